@@ -1,0 +1,373 @@
+"""`python -m simulator VERB`: arguments, printing and exit codes; nothing else.
+
+Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 a required answer is "no", 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from simulator.spec import Document, Problem, SpecError, check, nearest, plain_scalar
+
+if TYPE_CHECKING:
+    from simulator.prediction import Prediction
+    from simulator.questions.break_even import BreakEven
+    from simulator.simulation import Progress
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+ScenarioPath = Annotated[str, typer.Argument(help="Path of a scenario YAML, or the name of a shipped one.")]
+OutDir = Annotated[Path | None, typer.Option("--out", help="Folder for the report, figures and records.")]
+# The class of all mistakes in flags and arguments; typer exports only one of its children.
+USAGE_ERROR: type[Any] = typer.BadParameter.__bases__[0]
+VERDICT_STYLE = {"win": "bold green", "lose": "bold red", "close": "bold yellow"}
+
+
+@app.callback()
+def specsim() -> None:
+    """Does speculative decoding win on your hardware, models and traffic? By how much, and with which settings?"""
+
+
+# ----------------------------------------------------------------------------------------------------------------- verbs
+
+
+@app.command()
+def run(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False) -> None:
+    """Simulate a scenario with and without speculation on the same random streams. Verdict first."""
+    from simulator import reports
+    from simulator.scenario import load_scenario
+    from simulator.simulation import simulate
+
+    loaded = load_scenario(scenario)
+    if out is not None:
+        reports.prepare_directory(out)
+    with _progress(quiet=as_json) as progress:
+        result = simulate(loaded, progress)
+    if out is not None:
+        with err.status(f"writing {out}"):
+            reports.write_run(result, out)
+    if as_json:
+        _print_json(reports.run_summary(result))
+        return
+    console = _console()
+    verdict, *reasons = reports.headline(result)
+    _print_sentence(console, verdict, VERDICT_STYLE.get(reports.answer(result), "bold"))
+    for reason in reasons:
+        _print_sentence(console, reason, indent="  ")
+    console.print()
+    header, rows = reports.run_table(result)
+    _print_table(console, header, rows)
+    _print_notes(console, [result.plain.summary.note], result.warnings)
+    if out is not None:
+        console.print(f"Report, figures and records: {out}")
+
+
+@app.command()
+def predict(
+    ctx: typer.Context,
+    hardware: Annotated[str | None, typer.Option(help="Device: id, name or path.")] = None,
+    target: Annotated[str | None, typer.Option(help="Target model.")] = None,
+    method: Annotated[str | None, typer.Option(help="draft_model, eagle, eagle3 or ngram.")] = None,
+    num_speculative_tokens: Annotated[str | None, typer.Option(help="γ, tokens drafted per round.")] = None,
+    batch: Annotated[str | None, typer.Option(help="Sequences decoding at once (default 1).")] = None,
+    draft: Annotated[str | None, typer.Option(help="Drafter; a head is built from the target where left out.")] = None,
+    draft_params: Annotated[str | None, typer.Option(help="Size of a draft model that is not known, such as 1.24B.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine profile; left out: generic, wider interval.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Such as bf16, fp8, or 'fp8 weights, bf16 KV'.")] = None,
+    tensor_parallel_size: Annotated[str | None, typer.Option(help="Devices that share each layer.")] = None,
+    draft_tensor_parallel_size: Annotated[str | None, typer.Option(help="The same for the drafter.")] = None,
+    context_len: Annotated[str | None, typer.Option(help="Mean tokens in the KV cache per sequence.")] = None,
+    prompt_len: Annotated[str | None, typer.Option(help="Prompt tokens: with output-len the prefill share counts.")] = None,
+    output_len: Annotated[str | None, typer.Option(help="Output tokens.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="A benchmark whose usual lengths are taken.")] = None,
+    mean_acceptance_length: Annotated[str | None, typer.Option(help="τ, tokens per round, bonus included.")] = None,
+    acceptance_rate: Annotated[str | None, typer.Option(help="α, given that all drafts before were accepted.")] = None,
+    acceptance_rates_per_position: Annotated[str | None, typer.Option(help="Unconditional, comma-separated.")] = None,
+    conditional_acceptance_rates: Annotated[str | None, typer.Option(help="Conditional, comma-separated.")] = None,
+    plain_step_s: Annotated[str | None, typer.Option(help="Measured seconds of a plain step at this batch.")] = None,
+    plain_tokens_per_s: Annotated[str | None, typer.Option(help="Measured throughput without speculation.")] = None,
+    table: Annotated[Path | None, typer.Option(help="CSV of operating points instead of flags.")] = None,
+    out: Annotated[Path | None, typer.Option(help="CSV file for the predictions of --table.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """R, speedup, break-even, verdict and interval at one operating point, or for each row of a table. No queueing."""
+    from simulator import prediction
+
+    given = {name: value for name, value in ctx.params.items() if value is not None and name not in ("table", "out", "as_json")}
+    if table is not None:
+        _predict_table(table, given, out, as_json)
+        return
+    if out is not None:
+        raise SpecError([Problem("--out", "", "goes with --table only")])
+    document = _flags_document(given, prediction.FLAGS)
+    point = check(prediction.OperatingPoint, document)
+    try:
+        answer = prediction.predict_document(point, document)
+    except prediction.UnknownNameError as unknown:
+        raise unknown.error from None
+    except prediction.UnsupportedError as reason:
+        raise SpecError([Problem("", "", str(reason))]) from None
+    if as_json:
+        _print_json(_prediction_json(answer))
+    else:
+        _print_prediction(_console(), answer)
+
+
+@app.command("break-even")
+def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False) -> None:
+    """The acceptance that speculation needs, against batch, for γ = 1..8; and the best γ by batch and context."""
+    from simulator import reports
+    from simulator.questions import break_even as question
+    from simulator.scenario import load_scenario
+
+    loaded = load_scenario(scenario)
+    if not loaded.deployment.speculative:
+        raise SpecError([loaded.document.problem(("speculation",), "must be given: break-even is about a method")])
+    answer = question.break_even(loaded)
+    if out is not None:
+        reports.write_break_even(answer, out)
+    if as_json:
+        _print_json(reports.break_even_summary(answer))
+        return
+    _print_break_even(_console(), answer)
+    if out is not None:
+        _console().print(f"Table and figures: {out}")
+
+
+@app.command("list")
+def list_known(
+    kind: Annotated[str | None, typer.Argument(help="hardware, engine, model, acceptance, workload or scenario.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Known hardware, models, drafters, engines, acceptance and workload profiles, scenarios."""
+    from simulator import reports, resources
+
+    if kind is not None and kind not in resources.KINDS:
+        raise SpecError(
+            [Problem("KIND", "", f"must be one of {', '.join(resources.KINDS)}", repr(kind), nearest(kind, resources.KINDS))]
+        )
+    known = {name: reports.known(name) for name in ([kind] if kind else resources.KINDS)}
+    if as_json:
+        _print_json({"schema_version": 1, **known})
+        return
+    console = _console()
+    for name, entries in known.items():
+        if entries:
+            console.print(Text(name, style="bold"))
+            _print_table(console, tuple(entries[0]), [tuple(str(value) for value in entry.values()) for entry in entries])
+
+
+@app.command()
+def schema() -> None:
+    """JSON Schema of a scenario, for editors."""
+    from simulator.scenario import ScenarioFile
+
+    _print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **ScenarioFile.model_json_schema()})
+
+
+# -------------------------------------------------------------------------------------------------------------- predict
+
+
+def _flags_document(given: dict[str, Any], flags: dict[str, str]) -> Document:
+    """Flags as a document of an operating point, every value read as YAML reads it."""
+    fields = {flag: field for field, flag in flags.items()}
+    data: dict[str, Any] = {"batch": 1}
+    for flag, text in given.items():
+        field = fields.get(flag, flag)
+        if field.endswith(("rates_per_position", "acceptance_rates")):
+            data[field] = tuple(plain_scalar(part.strip()) for part in text.split(",") if part.strip())
+        else:
+            data[field] = text if field in _TEXT_FIELDS else plain_scalar(text)
+    return _FlagDocument("", data, {})
+
+
+_TEXT_FIELDS = ("hardware", "target_model", "method", "draft_model", "draft_params", "engine", "precision", "dataset")
+
+
+class _FlagDocument(Document):
+    """A document whose keys are flags: the target model is `--target`."""
+
+    def where(self, location: tuple[str | int, ...]) -> str:
+        from simulator.prediction import FLAGS
+
+        name = str(location[0]) if location else ""
+        return "--" + FLAGS.get(name, name).replace("_", "-") if name else ""
+
+
+def _predict_table(table: Path, given: dict[str, Any], out: Path | None, as_json: bool) -> None:
+    import csv
+    import io
+
+    from simulator import prediction
+
+    if given:
+        raise SpecError(
+            [Problem("--" + next(iter(given)).replace("_", "-"), "", "must be left out with --table, whose columns hold it")]
+        )
+    answers = prediction.predict_table(table)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, prediction.COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(prediction.as_row(answer) for answer in answers)
+    if out is not None:
+        _write_atomically(out, text.getvalue())
+    if as_json:
+        _print_json({"schema_version": 1, "predictions": [_prediction_json(answer) for answer in answers]})
+    elif out is None:
+        sys.stdout.write(text.getvalue())
+    priced = sum(answer.status == "ok" for answer in answers)
+    err.print(f"{priced} of {len(answers)} rows priced" + (f", written to {out}" if out else ""))
+    for reason, count in _counted(answer.reason for answer in answers if answer.status != "ok"):
+        err.print(f"  {count:4d} × {reason}")
+
+
+def _counted(reasons: Iterable[str]) -> list[tuple[str, int]]:
+    from collections import Counter
+
+    return Counter(reasons).most_common(12)
+
+
+def _prediction_json(answer: Prediction) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    fields = asdict(answer)
+    fields["causes"] = [{"term": term, "plain_steps": share} for term, share in answer.causes]
+    return fields
+
+
+def _print_prediction(console: Console, answer: Prediction) -> None:
+    from simulator import reports
+
+    _print_sentence(console, reports.prediction_sentence(answer), VERDICT_STYLE.get(answer.verdict, "bold"))
+    console.print()
+    _print_table(console, ("quantity", "value", "80 % interval"), reports.prediction_rows(answer))
+    _print_notes(console, [], answer.warnings)
+
+
+def _print_break_even(console: Console, answer: BreakEven) -> None:
+    from simulator import reports
+
+    for title, header, rows in reports.break_even_tables(answer):
+        console.print(Text(title, style="bold"))
+        _print_table(console, header, rows)
+    _print_notes(console, [], answer.warnings)
+
+
+# -------------------------------------------------------------------------------------------------------------- printing
+
+
+def _console() -> Console:
+    width = None if sys.stdout.isatty() else 100
+    return Console(highlight=False, width=width)
+
+
+def _print_table(console: Console, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    rows = list(rows)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for index, name in enumerate(header):
+        numbers = index > 0 and any(row[index][:1].isdigit() for row in rows)
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+    console.print()
+
+
+def _print_sentence(console: Console, text: str, style: str = "", indent: str = "") -> None:
+    """Wrapped between words, but not inside ``γ = 5`` or ``80 %``."""
+    joined = re.sub(r"(?<=[γτRα*]) = (?=\d)|(?<=\d) (?=%)", lambda space: space[0].replace(" ", "\u00a0"), text)
+    lines = textwrap.wrap(joined, console.width, initial_indent=indent, subsequent_indent=indent)
+    for line in lines:
+        console.print(Text(line.replace("\u00a0", " "), style=style))
+
+
+def _print_notes(console: Console, notes: Iterable[str], warnings: Iterable[str]) -> None:
+    for text in (*notes, *(f"Note: {warning}" for warning in warnings)):
+        _print_sentence(console, text, "dim")
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except OSError as error:
+        raise SpecError([Problem("--out", "", f"must be a file that can be written: {error.strerror}", str(path))]) from None
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Progress]:
+    """A bar per run on stderr, with the time left."""
+    if quiet or not err.is_terminal:
+        begun: set[str] = set()
+
+        def announce(label: str, done: int, total: int) -> None:
+            if not quiet and label not in begun:
+                begun.add(label)
+                err.print(f"simulating {total} requests: {label}")
+
+        yield announce
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} requests"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def advance(label: str, done: int, total: int) -> None:
+            if label not in tasks:
+                tasks[label] = bars.add_task(label, total=total)
+            bars.update(tasks[label], completed=min(done, total))
+
+        yield advance
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code. A user's mistake is one clear message, never a traceback."""
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=None if arguments is None else list(arguments), prog_name="specsim", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except SpecError as error:
+        for problem in error.problems:
+            err.print(Text(str(problem)))
+    except USAGE_ERROR as error:
+        err.print(Text(error.format_message()))
+    except typer.Abort:
+        return 130
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the reader is gone: nothing more to say
+        return 0
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

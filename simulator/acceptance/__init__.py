@@ -1,0 +1,59 @@
+"""Acceptance: which drafts a target accepts. It depends on models, text, sampler and γ, never on load.
+
+Read `laws.py` for what a law is, `path.py` for how one request looks up its acceptance, `traces.py` for exact replay,
+`rates.py` for the numbers engines print, `profiles.py` for measured acceptance, `section.py` for a scenario's section.
+"""
+
+from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, MarkovAcceptance, PerPositionAcceptance
+from simulator.acceptance.path import AcceptancePath
+from simulator.acceptance.population import (
+    BetaAcceptance,
+    ContextAcceptance,
+    MixtureAcceptance,
+    equal_mixture,
+    spread_over_requests,
+)
+from simulator.acceptance.profiles import AcceptanceBand, Profile, ProfileSpec, band_for, read_profile, shipped_profiles
+from simulator.acceptance.rates import (
+    AcceptanceCounters,
+    ExtensionError,
+    conditional_from_survival,
+    extension_errors,
+    sglang_acceptance_length,
+    survival_from_conditional,
+    survival_from_curve,
+)
+from simulator.acceptance.section import AcceptanceSpec, ResolvedAcceptance, resolve_acceptance
+from simulator.acceptance.traces import TraceAcceptance, load_trace, save_trace
+
+__all__ = [
+    "AcceptanceBand",
+    "AcceptanceCounters",
+    "AcceptanceLaw",
+    "AcceptancePath",
+    "AcceptanceSpec",
+    "BetaAcceptance",
+    "ContextAcceptance",
+    "ExtensionError",
+    "IndependentAcceptance",
+    "MarkovAcceptance",
+    "MixtureAcceptance",
+    "PerPositionAcceptance",
+    "Profile",
+    "ProfileSpec",
+    "ResolvedAcceptance",
+    "TraceAcceptance",
+    "band_for",
+    "conditional_from_survival",
+    "equal_mixture",
+    "extension_errors",
+    "load_trace",
+    "read_profile",
+    "resolve_acceptance",
+    "save_trace",
+    "sglang_acceptance_length",
+    "shipped_profiles",
+    "spread_over_requests",
+    "survival_from_conditional",
+    "survival_from_curve",
+]

@@ -1,0 +1,191 @@
+"""The `acceptance:` section of a scenario, and what it resolves to."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from simulator import resources
+from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, PerPositionAcceptance
+from simulator.acceptance.population import BetaAcceptance, spread_over_requests
+from simulator.acceptance.profiles import Profile, RatesSpec, read_profile
+from simulator.acceptance.traces import TraceAcceptance, load_trace
+from simulator.spec import Document, Location, SpecError, dotted
+from simulator.theory import acceptance_rate_for
+
+_LAWS = (
+    "profile",
+    "acceptance_rate",
+    "conditional_acceptance_rates",
+    "acceptance_rates_per_position",
+    "mean_acceptance_length",
+    "trace",
+)
+
+
+class AcceptanceSpec(RatesSpec):
+    """How drafts are accepted: exactly one way of saying it, refined by `domain`, `proposal_rate`, `request_spread`."""
+
+    profile: str | None = Field(None, description="id or path of an acceptance profile")
+    mean_acceptance_length: Annotated[float, Field(ge=1)] | None = Field(
+        None, description="τ with the bonus, over rounds with a proposal, at the scenario's largest num_speculative_tokens"
+    )
+    trace: str | None = Field(None, description="path of an acceptance trace (.npz)")
+    domain: str | None = Field(None, description="row of the profile's table, or category of the trace")
+    request_spread: Annotated[float, Field(ge=0.001, lt=0.5)] | None = Field(
+        None, description="sd between requests of the rate at which their first draft is accepted"
+    )
+
+    @model_validator(mode="after")
+    def _one_law(self) -> Self:
+        self.exactly_one_of(*_LAWS)
+        chosen = next(key for key in _LAWS if getattr(self, key) is not None)
+        if self.proposal_rate is not None and chosen in ("profile", "trace"):
+            raise ValueError(f"must have no proposal_rate beside {chosen}, which states its own")
+        if self.domain is not None and chosen not in ("profile", "trace"):
+            raise ValueError(f"must have no domain beside {chosen}: only profiles and traces tell kinds of text apart")
+        if self.request_spread is not None and chosen == "trace":
+            raise ValueError("must have no request_spread beside trace, whose prompts differ already")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedAcceptance:
+    """A law, where its numbers come from, and what a reader of the result must be told."""
+
+    law: AcceptanceLaw
+    source: str
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the section stands, for messages."""
+
+    document: Document
+    location: Location
+
+    def error(self, key: str, must: str, got: object = "", names: tuple[str, ...] = ()) -> SpecError:
+        return SpecError([self.document.problem((*self.location, key), must, got, names)])
+
+    def beside(self, name: str) -> Path | None:
+        """The file `name` means, next to the document or in the working folder."""
+        paths = (Path(self.document.source).parent / name, Path(name))
+        try:
+            return next((path for path in paths if path.is_file()), None)
+        except OSError:  # such as a name longer than the file system takes
+            return None
+
+
+def resolve_acceptance(
+    spec: AcceptanceSpec, document: Document, num_speculative_tokens: int, location: Location = ("acceptance",)
+) -> ResolvedAcceptance:
+    """The law a section states, for runs with up to `num_speculative_tokens` drafts per round.
+
+    `document` and `location` say where the section came from: messages name it, relative paths start there. Raises
+    `SpecError` for what cannot be found or cannot be.
+    """
+    place = _Place(document, location)
+    if spec.profile is not None:
+        resolved = _from_profile(spec, place, num_speculative_tokens)
+    elif spec.trace is not None:
+        resolved = _from_trace(spec, place, num_speculative_tokens)
+    else:
+        law = _stated_law(spec, place, num_speculative_tokens)
+        warning = law.extrapolated(num_speculative_tokens)
+        resolved = ResolvedAcceptance(law, "stated in the scenario", (warning,) if warning else ())
+    return resolved if spec.request_spread is None else _spread(spec, place, resolved)
+
+
+def _stated_law(spec: AcceptanceSpec, place: _Place, num_speculative_tokens: int) -> AcceptanceLaw:
+    length = spec.mean_acceptance_length
+    if length is None:
+        return spec.plain_law()
+    top = num_speculative_tokens + 1
+    if num_speculative_tokens < 1 or length > top:
+        must = f"must be between 1 and {top}: no more tokens leave a round of {num_speculative_tokens} drafts, bonus included"
+        raise place.error("mean_acceptance_length", must, length)
+    rate = acceptance_rate_for(length, num_speculative_tokens)
+    return IndependentAcceptance(
+        rate,
+        proposal_rate=1.0 if spec.proposal_rate is None else spec.proposal_rate,
+        measured_at=num_speculative_tokens,
+        note=f"independent acceptance: α = {rate:.3f} is inverted from τ = {length:g} at γ = {num_speculative_tokens};"
+        " real conditional rates change with depth",
+    )
+
+
+def _from_profile(spec: AcceptanceSpec, place: _Place, num_speculative_tokens: int) -> ResolvedAcceptance:
+    profile = _found_profile(spec.profile or "", place)
+    law = profile.law() if spec.domain is None else _row(profile.table(), spec.domain, f"profile {profile.profile_id}", place)
+    _check_depth(law, num_speculative_tokens, place, "profile")
+    warnings = profile.warnings(law, spec.domain, num_speculative_tokens)
+    domain = f", {spec.domain}" if spec.domain else ""
+    source = f"profile {profile.profile_id}{domain}: {profile.spec.source_text()}"
+    return ResolvedAcceptance(law, source, tuple(warnings))
+
+
+def _found_profile(name: str, place: _Place) -> Profile:
+    path = place.beside(name) if name.endswith((".yaml", ".yml")) else None
+    path = path or resources.file_of("acceptance", name)
+    if path is None:
+        where = place.document.where((*place.location, "profile"))
+        key = dotted((*place.location, "profile")) if place.document.source else ""
+        raise resources.unknown(where, key, "acceptance profile", name, resources.ids("acceptance"))
+    return read_profile(path)
+
+
+def _from_trace(spec: AcceptanceSpec, place: _Place, num_speculative_tokens: int) -> ResolvedAcceptance:
+    path = place.beside(spec.trace or "")
+    if path is None:
+        raise place.error("trace", "must be the path of a trace file (.npz)", spec.trace)
+    trace: AcceptanceLaw = load_trace(path)
+    if spec.domain is not None and isinstance(trace, TraceAcceptance):
+        trace = _row({name: trace.of_category(name) for name in trace.category_names()}, spec.domain, f"trace {path}", place)
+    _check_depth(trace, num_speculative_tokens, place, "trace")
+    return ResolvedAcceptance(trace, f"trace {path}")
+
+
+def _row(table: dict[str, AcceptanceLaw], domain: str, holder: str, place: _Place) -> AcceptanceLaw:
+    if not table:
+        raise place.error("domain", f"must be left out: {holder} tells no kinds of text apart", domain)
+    if domain not in table:
+        raise place.error("domain", f"must be one of {', '.join(table)} ({holder})", domain, tuple(table))
+    return table[domain]
+
+
+def _check_depth(law: AcceptanceLaw, num_speculative_tokens: int, place: _Place, key: str) -> None:
+    """A trace with a depth axis cannot be replayed deeper than it was recorded."""
+    if isinstance(law, TraceAcceptance) and law.extrapolated(num_speculative_tokens):
+        must = f"must be recorded to {num_speculative_tokens} speculative tokens, not to {law.measured_up_to}"
+        raise place.error(key, must)
+
+
+def _spread(spec: AcceptanceSpec, place: _Place, resolved: ResolvedAcceptance) -> ResolvedAcceptance:
+    spread = spec.request_spread or 0.0
+    try:
+        return dataclasses.replace(resolved, law=_spread_law(resolved.law, spread))
+    except ValueError as error:
+        raise place.error("request_spread", str(error), spread) from None
+
+
+def _spread_law(law: AcceptanceLaw, spread: float) -> AcceptanceLaw:
+    """A plain α becomes its mean over requests; laws measured as τ, or by depth, keep their τ over all rounds.
+
+    Raises ValueError where the spread is too wide or the law cannot be spread.
+    """
+    if isinstance(law, PerPositionAcceptance):
+        return spread_over_requests(law, spread)
+    if not isinstance(law, IndependentAcceptance):
+        raise ValueError("must be left out: under this profile requests differ already, or acceptance is not by depth")
+    rate = law.acceptance_rate
+    if law.measured_at is not None:
+        by_depth = PerPositionAcceptance((rate,) * law.measured_at, proposal_rate=law.proposal_rate, note=law.note)
+        return spread_over_requests(by_depth, spread)
+    if spread**2 >= rate * (1 - rate):
+        raise ValueError(f"must be below {(rate * (1 - rate)) ** 0.5:.3g}, the widest spread about {rate:g}")
+    return BetaAcceptance(rate, rate * (1 - rate) / spread**2 - 1, proposal_rate=law.proposal_rate)

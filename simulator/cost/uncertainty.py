@@ -1,0 +1,124 @@
+"""How sure R is: the doubt of every coefficient, propagated to first order, and narrowed by a measured plain step.
+
+ln R ≈ ln R₀ + Σ Jᵢ zᵢ with independent zᵢ ~ N(0, 1), one for each coefficient that has a doubt, plus a floor for what
+the model leaves out. A measured plain step updates the zᵢ (linear Gaussian conditioning), so that it moves R only through
+the physical constants that it speaks about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.cost.deployment import Deployment
+from simulator.cost.round import StepPricer
+from simulator.hardware import Hardware, Quantity
+from simulator.serving_engine import ServingEngine
+
+# Rounds measured twice in one configuration differ by 3 % (median) and 11-12 % (90th percentile): docs/model.md.
+ROUND_NOISE_STD = 0.06
+# Absolute step times of one shape differ by 4-6 % between software stacks on one device.
+STEP_NOISE_STD = 0.05
+Z80 = 1.2816
+_FRACTIONS_MAX = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A positive number with an 80 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def lognormal(cls, value: float, log_std: float) -> Estimate:
+        spread = math.exp(Z80 * log_std)
+        return cls(value, value / spread, value * spread)
+
+
+@dataclass(frozen=True)
+class UncertainPricer:
+    """The pricer of a deployment and, for each doubtful coefficient, the pricer with it raised by one standard deviation."""
+
+    deployment: Deployment
+    full_acceptance_rate: float = 0.5
+    base: StepPricer = field(init=False)
+    shifted: tuple[tuple[str, StepPricer], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", self.deployment.pricer(self.full_acceptance_rate))
+        object.__setattr__(self, "shifted", tuple((n, d.pricer(self.full_acceptance_rate)) for n, d in _shifts(self.deployment)))
+
+    def sensitivities(
+        self, gamma: int, batch: int, context: float, proposal_rate: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """d ln R and d ln(plain step) per standard deviation of each coefficient."""
+        base = self.base.round(gamma, batch, context, proposal_rate)
+        rows = [pricer.round(gamma, batch, context, proposal_rate) for _, pricer in self.shifted]
+        ratio = np.array([math.log(row.r / base.r) for row in rows])
+        plain = np.array([math.log(row.plain_step_s / base.plain_step_s) for row in rows])
+        return ratio, plain
+
+    def log_std(self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0) -> float:
+        """One standard deviation of ln R, the noise floor included."""
+        ratio, _ = self.sensitivities(gamma, batch, context, proposal_rate)
+        return math.hypot(float(np.linalg.norm(ratio)), ROUND_NOISE_STD)
+
+    def given_plain_step(
+        self, measured_s: float, gamma: int, batch: int, context: float, proposal_rate: float = 1.0
+    ) -> tuple[float, float]:
+        """(shift of ln R, its remaining standard deviation) once a plain step of `measured_s` was seen."""
+        ratio, plain = self.sensitivities(gamma, batch, context, proposal_rate)
+        base = self.base.round(gamma, batch, context, proposal_rate)
+        surprise = math.log(measured_s / base.plain_step_s)
+        variance = float(plain @ plain) + STEP_NOISE_STD**2
+        gain = float(ratio @ plain) / variance
+        left = float(ratio @ ratio) - gain * float(ratio @ plain)
+        return gain * surprise, math.hypot(math.sqrt(max(left, 0.0)), ROUND_NOISE_STD)
+
+
+def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
+    """The deployment with one coefficient raised by one standard deviation, for each that has a doubt."""
+    hardware, engine = deployment.hardware, deployment.engine
+    for name, quantity in _quantities(hardware.coefficients):
+        if quantity.doubt > 0 and quantity.value > 0:
+            yield name, replace(deployment, hardware=_with_coefficient(hardware, name, _raised(name, quantity)))
+    for name, quantity in _quantities(engine):
+        if quantity.doubt > 0 and quantity.value > 0 and name != "reserved_bytes":
+            yield name, replace(deployment, engine=_with_constant(engine, name, _raised(name, quantity)))
+
+
+def _quantities(holder: object) -> Iterator[tuple[str, Quantity]]:
+    """Every Quantity of a spec; those in a mapping as ``field.key``."""
+    for name in type(holder).model_fields:  # type: ignore[attr-defined]
+        value = getattr(holder, name)
+        if isinstance(value, Quantity):
+            yield name, value
+        elif isinstance(value, dict):
+            yield from ((f"{name}.{key}", item) for key, item in value.items() if isinstance(item, Quantity))
+
+
+def _raised(name: str, quantity: Quantity) -> Quantity:
+    """One standard deviation up; a fraction near its ceiling goes down instead."""
+    value = quantity.value * math.exp(quantity.doubt)
+    if "fraction" in name and value > _FRACTIONS_MAX:
+        value = quantity.value * math.exp(-quantity.doubt)
+    return quantity.model_copy(update={"value": value})
+
+
+def _with_coefficient(hardware: Hardware, name: str, quantity: Quantity) -> Hardware:
+    return replace(hardware, coefficients=hardware.coefficients.model_copy(update=_update(hardware.coefficients, name, quantity)))
+
+
+def _with_constant(engine: ServingEngine, name: str, quantity: Quantity) -> ServingEngine:
+    return engine.model_copy(update=_update(engine, name, quantity))
+
+
+def _update(holder: object, name: str, quantity: Quantity) -> dict[str, object]:
+    outer, _, inner = name.partition(".")
+    return {outer: {**getattr(holder, outer), inner: quantity}} if inner else {outer: quantity}

@@ -1,0 +1,317 @@
+"""HardwareProfile: datasheet peaks and efficiency coefficients of one device, each with its source and its doubt.
+
+Effective rates are peak × fraction. A coefficient that a profile leaves out takes the class default of `DEFAULTS`,
+which is marked *assumed* and widens the interval accordingly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from simulator import resources
+from simulator.spec import Document, Location, Problem, Spec, SpecError, check, load_yaml, nearest
+
+Source = Literal["datasheet", "fitted", "measured", "published", "assumed", "override"]
+NonNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0)]
+# One standard deviation of ln(value) where a profile states none: fits of kernel tables repeat to about 5 % between
+# stacks on one GPU; what was never measured on the device is known to a fifth.
+RELATIVE_STD: Mapping[Source, float] = {
+    "datasheet": 0.0, "fitted": 0.05, "measured": 0.05, "published": 0.08, "assumed": 0.20, "override": 0.0,
+}  # fmt: skip
+
+
+class Quantity(Spec):
+    """A number with its source. `relative_std`: one standard deviation of its logarithm."""
+
+    value: NonNegative
+    source: Source
+    note: str = ""
+    relative_std: Annotated[float, Field(ge=0, le=1)] | None = None
+
+    @property
+    def doubt(self) -> float:
+        """One standard deviation of ln(value)."""
+        return RELATIVE_STD[self.source] if self.relative_std is None else self.relative_std
+
+
+class AllReduceCost(Spec):
+    """``alpha_s + message_bytes / bandwidth_bytes_per_s`` for one kind and one number of devices."""
+
+    alpha_s: NonNegative
+    bandwidth_bytes_per_s: Positive
+    large_message_bandwidth_bytes_per_s: Positive | None = None
+
+
+class AllReduceTable(Spec):
+    """All-reduce of one kind by number of devices; `source` and `note` as in `Quantity`."""
+
+    source: Source
+    note: str = ""
+    by_devices: dict[int, AllReduceCost]
+
+
+AllReduceKind = Literal["custom", "nccl", "pcie"]
+
+
+class Coefficients(Spec):
+    """Efficiency coefficients: fractions of datasheet peaks, and fixed times in seconds.
+
+    gemm_overhead_s: per GEMM in a captured graph. gemm_smoothness: p of the smooth maximum. gemm_tile_rows: T, to which
+    rows are rounded for arithmetic. attention_wave_s: time of one wave of sequence × KV-head blocks over the compute
+    units. walk_*: the kernel without split-KV: its overhead, and one block's serial walk over the KV cache (seconds per
+    cached token at head dimension 128, and fixed). elementwise_overhead_s: one small kernel (norm, rotary embedding,
+    activation, KV write).
+    """
+
+    memory_bandwidth_fraction: Quantity
+    flops_fraction: dict[str, Quantity]
+    gemm_overhead_s: Quantity
+    gemm_smoothness: Quantity
+    gemm_tile_rows: Quantity
+    attention_overhead_s: Quantity
+    attention_bandwidth_fraction: Quantity
+    attention_flops_fraction: Quantity
+    attention_wave_s: Quantity
+    walk_overhead_s: Quantity
+    walk_s_per_token: Quantity
+    walk_fixed_s: Quantity
+    elementwise_overhead_s: Quantity
+
+
+class HardwareProfile(Spec):
+    """One device. Bytes, bytes/s, FLOP/s (dense), seconds, watts."""
+
+    schema_version: Literal[1]
+    name: str
+    aliases: tuple[str, ...] = ()
+    vendor: str
+    kind: Literal["gpu", "unified", "cpu"]
+    compute_capability: str | None = None
+    memory_bytes: Quantity
+    memory_bandwidth_bytes_per_s: Quantity
+    peak_flops_per_s: dict[str, Quantity]
+    compute_units: Annotated[int, Field(ge=1)]
+    tdp_w: Positive | None = None
+    link_bandwidth_bytes_per_s: Quantity | None = None
+    coefficients: dict[str, Quantity | dict[str, Quantity]] = Field(default_factory=dict)
+    all_reduce: dict[AllReduceKind, AllReduceTable] = Field(default_factory=dict)
+    doubtful: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+
+# Without any calibration: model.md section 2, 20 µs a layer over about seven kernels, 0.80 of bandwidth, 0.65 of FLOP/s, p = 3.
+_ASSUMED = "no measurement of this device: class default"
+DEFAULTS: Mapping[str, float] = {
+    "memory_bandwidth_fraction": 0.80, "gemm_overhead_s": 3e-6, "gemm_smoothness": 3.0, "gemm_tile_rows": 64.0,
+    "attention_overhead_s": 10e-6, "attention_bandwidth_fraction": 0.75, "attention_flops_fraction": 0.5,
+    "attention_wave_s": 2.7e-6, "walk_overhead_s": 3e-6, "walk_fixed_s": 4.5e-6, "elementwise_overhead_s": 2.5e-6,
+}  # fmt: skip
+DEFAULT_FLOPS_FRACTION = 0.65
+OVERRIDABLE = (
+    *sorted(DEFAULTS), "walk_s_per_token", "flops_fraction", "memory_bytes", "memory_bandwidth_bytes_per_s", "compute_units",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A device ready for the cost model: the profile, and every coefficient filled in with its provenance."""
+
+    profile_id: str
+    profile: HardwareProfile
+    coefficients: Coefficients
+
+    @property
+    def name(self) -> str:
+        return self.profile.name
+
+    @property
+    def memory_bytes(self) -> float:
+        return self.profile.memory_bytes.value
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float:
+        """Effective memory bandwidth of a GEMM's weights."""
+        return self.profile.memory_bandwidth_bytes_per_s.value * self.coefficients.memory_bandwidth_fraction.value
+
+    @property
+    def attention_bandwidth_bytes_per_s(self) -> float:
+        """Effective memory bandwidth of the KV cache."""
+        return self.profile.memory_bandwidth_bytes_per_s.value * self.coefficients.attention_bandwidth_fraction.value
+
+    def flops_per_s(self, dtype: str) -> float:
+        """Effective dense FLOP/s of a GEMM computing in `dtype`."""
+        return self.profile.peak_flops_per_s[dtype].value * self.coefficients.flops_fraction[dtype].value
+
+    def attention_flops_per_s(self) -> float:
+        """Effective FLOP/s of attention, which computes in 16 bit (32 bit where the device has no 16-bit rate)."""
+        return self.profile.peak_flops_per_s[self.wide_dtype].value * self.coefficients.attention_flops_fraction.value
+
+    @property
+    def wide_dtype(self) -> str:
+        """The 16-bit type that weight-only quantized layers and attention compute in."""
+        return next(dtype for dtype in ("bf16", "fp16", "fp32") if dtype in self.profile.peak_flops_per_s)
+
+    def compute_dtype(self, weights: str) -> str:
+        """The type in which a GEMM over `weights` computes: their own where the device has it, else 16 bit."""
+        if weights in self.profile.peak_flops_per_s:
+            return weights
+        return self.wide_dtype
+
+    def all_reduce(self, kind: AllReduceKind, devices: int) -> AllReduceCost:
+        """The table's entry; between and beyond its sizes the next larger size, else the largest, is taken."""
+        table = self.profile.all_reduce.get(kind) or self.profile.all_reduce.get("nccl") or self.profile.all_reduce.get("pcie")
+        if table is None:
+            link = self.profile.link_bandwidth_bytes_per_s
+            bandwidth = link.value if link else 16e9
+            return AllReduceCost(
+                alpha_s=10e-6 * (devices.bit_length() - 1 or 1), bandwidth_bytes_per_s=bandwidth * devices / (2 * (devices - 1))
+            )
+        sizes = sorted(table.by_devices)
+        return table.by_devices[next((size for size in sizes if size >= devices), sizes[-1])]
+
+
+class HardwareOverride(Spec):
+    """``hardware: {base: h100_sxm, memory_bandwidth_fraction: 0.7}``: a profile with coefficients replaced."""
+
+    base: str
+    memory_bytes: Positive | None = None
+    memory_bandwidth_bytes_per_s: Positive | None = None
+    compute_units: Annotated[int, Field(ge=1)] | None = None
+    memory_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    flops_fraction: Annotated[float, Field(gt=0, le=1)] | dict[str, Annotated[float, Field(gt=0, le=1)]] | None = None
+    gemm_overhead_s: NonNegative | None = None
+    gemm_smoothness: Annotated[float, Field(ge=1, le=16)] | None = None
+    gemm_tile_rows: Annotated[float, Field(ge=1, le=512)] | None = None
+    attention_overhead_s: NonNegative | None = None
+    attention_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    attention_flops_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    attention_wave_s: NonNegative | None = None
+    walk_overhead_s: NonNegative | None = None
+    walk_s_per_token: NonNegative | None = None
+    walk_fixed_s: NonNegative | None = None
+    elementwise_overhead_s: NonNegative | None = None
+
+
+@cache
+def names() -> dict[str, str]:
+    """Every accepted spelling (id, name, alias; normalised) → profile id."""
+    found: dict[str, str] = {}
+    for profile_id in resources.ids("hardware"):
+        data = load_yaml(resources.folder("hardware") / f"{profile_id}.yaml").data
+        for name in (profile_id, data["name"], *(data.get("aliases") or ())):
+            found.setdefault(_key(name), profile_id)
+    return found
+
+
+def _key(name: str) -> str:
+    words = resources.normalised(name).replace("nvidia-", "").replace("geforce-", "").replace("amd-", "").replace("intel-", "")
+    return words.replace("-", "")
+
+
+def find_hardware(name: str, where: str = "", key: str = "hardware") -> Hardware:
+    """A device by id, path, name or alias. Raises `SpecError` naming the nearest known one."""
+    path = resources.file_of("hardware", name)
+    if path is None and _key(name) in names():
+        path = resources.folder("hardware") / f"{names()[_key(name)]}.yaml"
+    if path is None:
+        raise resources.unknown(where, key, "hardware profile", name, resources.ids("hardware"))
+    return _load(str(path))
+
+
+@cache
+def _load(path: str) -> Hardware:
+    document = load_yaml(path)
+    profile: HardwareProfile = check(HardwareProfile, document)
+    problems = list(_profile_problems(profile, document))
+    if problems:
+        raise SpecError(problems)
+    profile_id = path.rsplit("/", 1)[-1].removesuffix(".yaml")
+    return Hardware(profile_id, profile, _complete(profile))
+
+
+def _profile_problems(profile: HardwareProfile, document: Document) -> list[Problem]:
+    found = []
+    known = set(Coefficients.model_fields)
+    for name, quantity in profile.coefficients.items():
+        location: Location = ("coefficients", name)
+        if name not in known:
+            found.append(Problem(document.where(location), f"coefficients.{name}", "unknown key", "", nearest(name, known)))
+        elif (name == "flops_fraction") != isinstance(quantity, dict):
+            form = "a mapping by type" if name == "flops_fraction" else "one number with its source"
+            found.append(Problem(document.where(location), f"coefficients.{name}", f"must be {form}"))
+        else:
+            found += _coefficient_problems(name, quantity, document)
+    if not profile.peak_flops_per_s.keys() & {"bf16", "fp16", "fp32"}:
+        found.append(Problem(document.where(("peak_flops_per_s",)), "peak_flops_per_s", "must hold bf16, fp16 or fp32"))
+    return found
+
+
+def _coefficient_problems(name: str, quantity: Quantity | dict[str, Quantity], document: Document) -> Iterator[Problem]:
+    """Fractions above 1, and shapes of the GEMM law below 1."""
+    values = quantity if isinstance(quantity, dict) else {"": quantity}
+    for dtype, item in values.items():
+        location: Location = ("coefficients", name, *([dtype] if dtype else []), "value")
+        if name.endswith("_fraction") and item.value > 1:
+            yield document.problem(location, "must be at most 1", item.value)
+        if name in ("gemm_smoothness", "gemm_tile_rows") and item.value < 1:
+            yield document.problem(location, "must be at least 1", item.value)
+
+
+def _complete(profile: HardwareProfile) -> Coefficients:
+    given = profile.coefficients
+    flops = given.get("flops_fraction", {})
+    assert isinstance(flops, dict)
+    fractions = {
+        dtype: flops.get(dtype) or Quantity(value=DEFAULT_FLOPS_FRACTION, source="assumed", note=_ASSUMED)
+        for dtype in profile.peak_flops_per_s
+    }
+    filled: dict[str, object] = {name: Quantity(value=value, source="assumed", note=_ASSUMED) for name, value in DEFAULTS.items()}
+    filled["walk_s_per_token"] = _assumed_walk(profile)
+    filled |= {name: value for name, value in given.items() if name != "flops_fraction"}
+    return Coefficients.model_validate({**filled, "flops_fraction": fractions})
+
+
+def _assumed_walk(profile: HardwareProfile) -> Quantity:
+    """A block of 64 query rows takes 4·64·128 FLOP per cached token from its own compute unit at 0.5 of peak."""
+    peaks = profile.peak_flops_per_s
+    peak = next(peaks[dtype].value for dtype in ("bf16", "fp16", "fp32") if dtype in peaks)
+    seconds = 4 * 64 * 128 / (0.5 * peak / profile.compute_units)
+    return Quantity(value=seconds, source="assumed", note="64 query rows per block at half the peak of one compute unit")
+
+
+def override(hardware: Hardware, change: HardwareOverride, document: Document, location: Location = ("hardware",)) -> Hardware:
+    """`hardware` with the coefficients that `change` names replaced. Raises `SpecError` for a type the device lacks."""
+    given = {name: value for name, value in change.model_dump(exclude_none=True).items() if name != "base"}
+    profile: dict[str, object] = {}
+    coefficients: dict[str, object] = {}
+    for name, value in given.items():
+        if name == "flops_fraction":
+            coefficients[name] = _override_flops(hardware, value, document, (*location, name))
+        elif name == "compute_units":
+            profile[name] = value
+        else:
+            changed = profile if name in HardwareProfile.model_fields else coefficients
+            changed[name] = Quantity(value=value, source="override", note="set in the scenario")
+    return Hardware(
+        hardware.profile_id, hardware.profile.model_copy(update=profile), hardware.coefficients.model_copy(update=coefficients)
+    )
+
+
+def _override_flops(
+    hardware: Hardware, value: float | dict[str, float], document: Document, location: Location
+) -> dict[str, Quantity]:
+    known = hardware.coefficients.flops_fraction
+    wanted = dict.fromkeys(known, value) if isinstance(value, float) else value
+    unknown = [dtype for dtype in wanted if dtype not in known]
+    if unknown:
+        raise SpecError(
+            document.problem((*location, dtype), f"must be a type this device computes in: {', '.join(known)}", dtype, known)
+            for dtype in unknown
+        )
+    return known | {d: Quantity(value=v, source="override", note="set in the scenario") for d, v in wanted.items()}

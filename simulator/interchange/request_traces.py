@@ -1,0 +1,305 @@
+"""Recorded request traces: reading them, and deriving a workload profile that may be shipped in their stead.
+
+Three formats are told apart by their first line:
+ - Azure LLM inference traces: CSV with ``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``;
+ - Mooncake: JSON lines with ``timestamp`` (milliseconds), ``input_length``, ``output_length``. ``hash_ids`` (shared prefixes)
+   are not used: every prompt is taken as new;
+ - any other: CSV with ``arrival_s``, ``prompt_tokens``, ``output_tokens``.
+Further columns are ignored. A request without prompt or output tokens (a failed call) is left out, and the trace's `notes`
+say how many.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from simulator.spec import Problem, SpecError, nearest, shown
+from simulator.workload import MAX_TOKENS, Floats, ProfileArrivals, RequestTrace, WorkloadProfile, load_workload_profile
+
+AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+MOONCAKE = ("timestamp", "input_length", "output_length")
+GENERIC = ("arrival_s", "prompt_tokens", "output_tokens")
+
+QUANTILE_LEVELS = (0, 0.01, 0.02, *(k / 20 for k in range(1, 20)), 0.96, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 1)
+_GROUPS = 10
+_MAX_PROBLEMS = 20
+_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,400}")
+_NS = 1_000_000_000
+
+Row = tuple[int, int, int]  # arrival in nanoseconds, prompt tokens, output tokens
+Fields = Sequence[tuple[str, Any]]  # (name, value as read) of arrival, prompt, output
+
+
+def request_source(
+    name: str, base: Path | None = None, where: str = "", key: str = "workload.requests.trace"
+) -> RequestTrace | WorkloadProfile:
+    """What `requests.trace` means: the path of a trace or profile, or the id of a shipped profile.
+
+    A path is taken from the working directory or else from `base`, the folder of the file that holds it. Raises `SpecError`;
+    `where` and `key` say whose mistake an unknown name is.
+    """
+    for path in (Path(name), (base or Path()) / name):
+        if path.is_file():
+            profile = path.suffix in (".yaml", ".yml")
+            return load_workload_profile(str(path), where, key) if profile else read_request_trace(path)
+    if "/" in name or Path(name).suffix in (".csv", ".jsonl", ".json", ".yml"):
+        raise SpecError([Problem(where, key, "must be the path of a file that exists", shown(name))])
+    return load_workload_profile(name, where, key)
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+def read_request_trace(path: str | Path) -> RequestTrace:
+    """All requests of a trace in order of arrival, the first at 0 s. Raises `SpecError` with file:line of each mistake."""
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            return _trace(_Reader(str(path)), file)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SpecError([Problem(str(path), "", f"must be a readable text file: {error}")]) from None
+
+
+class _Reader:
+    """Turns lines into rows and collects the mistakes in them."""
+
+    def __init__(self, source: str):
+        self.source, self.problems = source, []  # type: str, list[Problem]
+
+    def problem(self, line: int, key: str, must: str, got: object = "", near: str = "") -> None:
+        self.problems.append(Problem(f"{self.source}:{line}", key, must, shown(got), near))
+        if len(self.problems) >= _MAX_PROBLEMS:
+            raise SpecError(self.problems)
+
+    def rows(self, file: TextIO) -> Iterator[Row]:
+        first = next((line for line in file if line.strip()), "")
+        file.seek(0)
+        records, arrival_ns = (self._json_lines(file), _milliseconds) if first.lstrip().startswith("{") else self._csv_lines(file)
+        for line, fields in records:
+            (arrival_name, arrival), (prompt_name, prompt), (output_name, output) = fields
+            time_ns = arrival_ns(arrival)
+            if isinstance(time_ns, str):
+                self.problem(line, arrival_name, time_ns, arrival)
+                continue
+            tokens = self._tokens(line, prompt_name, prompt), self._tokens(line, output_name, output)
+            yield (time_ns, *tokens)
+
+    def _tokens(self, line: int, name: str, value: Any) -> int:
+        if not _WHOLE.fullmatch(str(value)):
+            self.problem(line, name, "must be a whole number", value)
+            return 0
+        number = int(value)
+        if not 0 <= number <= MAX_TOKENS:
+            self.problem(line, name, f"must be from 0 to {MAX_TOKENS}", value)
+        return number
+
+    def _csv_lines(self, file: TextIO) -> tuple[Iterator[tuple[int, Fields]], Callable[[Any], int | str]]:
+        reader = csv.reader(file)
+        header = [name.strip() for name in next((row for row in reader if row), [])]
+        azure = len(set(AZURE) & set(header)) > len(set(GENERIC) & set(header))
+        names = AZURE if azure else GENERIC
+        for name in names:
+            if name not in header:
+                must = f"must be a column of the header; known: {', '.join(AZURE)} (Azure) or {', '.join(GENERIC)}"
+                self.problem(max(1, reader.line_num), name, must, ", ".join(header), nearest(name, header))
+        if self.problems:
+            raise SpecError(self.problems)
+        return self._csv_rows(reader, names, [header.index(name) for name in names]), _timestamp if azure else _seconds
+
+    def _csv_rows(self, reader: Any, names: Sequence[str], columns: Sequence[int]) -> Iterator[tuple[int, Fields]]:
+        for row in reader:
+            if not row or row == [""]:
+                continue
+            if len(row) <= max(columns):
+                self.problem(reader.line_num, "", f"must have at least {max(columns) + 1} fields", len(row))
+            else:
+                yield reader.line_num, [(name, row[column].strip()) for name, column in zip(names, columns, strict=True)]
+
+    def _json_lines(self, file: TextIO) -> Iterator[tuple[int, Fields]]:
+        for line, text in enumerate(file, start=1):
+            if not text.strip():
+                continue
+            try:
+                record = json.loads(text)
+            except (ValueError, RecursionError):
+                self.problem(line, "", "must be one JSON object", text.strip())
+                continue
+            missing = [name for name in MOONCAKE if not isinstance(record, dict) or name not in record]
+            for name in missing:
+                self.problem(line, name, "must be given")
+            if not missing:
+                yield line, [(name, record[name]) for name in MOONCAKE]
+
+
+def _trace(reader: _Reader, file: TextIO) -> RequestTrace:
+    rows = np.array([row for row in reader.rows(file) if not reader.problems], dtype=np.int64).reshape(-1, 3)
+    if reader.problems:
+        raise SpecError(reader.problems)
+    kept = rows[(rows[:, 1] > 0) & (rows[:, 2] > 0)]
+    if not len(kept):
+        raise SpecError([Problem(reader.source, "", "must hold at least one request with prompt and output tokens")])
+    notes = [f"{len(rows) - len(kept)} requests without prompt or output tokens were left out"] if len(kept) < len(rows) else []
+    if (np.diff(kept[:, 0]) < 0).any():
+        notes.append("requests were not in order of arrival and have been sorted")
+        kept = kept[np.argsort(kept[:, 0], kind="stable")]
+    return RequestTrace((kept[:, 0] - kept[0, 0]) / _NS, kept[:, 1], kept[:, 2], reader.source, tuple(notes))
+
+
+# Arrivals become whole nanoseconds, so that seven decimals survive a date's 1.7e9 s; a fault is returned as what it must be.
+
+
+def _timestamp(text: str) -> int | str:
+    match = _TIMESTAMP.fullmatch(text)
+    try:
+        if match is None:
+            raise ValueError
+        whole, fraction, zone = match.groups()
+        since_1970_ns = _nanoseconds(datetime.fromisoformat(whole + (zone or "Z")).timestamp(), 1)
+    except (ValueError, OverflowError):
+        since_1970_ns = ""
+    if isinstance(since_1970_ns, str):
+        return "must be a time such as 2023-11-16 18:15:46.6805900, from 1970 to 2255"
+    return since_1970_ns + int((fraction or "0").ljust(9, "0"))
+
+
+def _seconds(text: str) -> int | str:
+    try:
+        return _nanoseconds(float(text), 1.0)
+    except ValueError:
+        return "must be a number of seconds"
+
+
+def _milliseconds(value: Any) -> int | str:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return "must be a number of milliseconds"
+    return _nanoseconds(value, 1e-3)
+
+
+def _nanoseconds(value: float, unit_s: float) -> int | str:
+    try:
+        seconds = float(value) * unit_s
+    except OverflowError:  # a whole number of hundreds of digits
+        seconds = float("inf")
+    # As nanoseconds, 9e9 s still fit into 64 bits.
+    return round(seconds * _NS) if 0 <= seconds <= 9e9 else "must be a time from 0 to 9e9 s"
+
+
+# ------------------------------------------------------------------------------------------------------------- profiles
+
+
+def profile_of(
+    trace: RequestTrace,
+    *,
+    title: str,
+    source: str,
+    citation: str,
+    licence: str,
+    window_s: float | None = None,
+    tick_s: float | None = None,
+) -> WorkloadProfile:
+    """The workload profile of a trace; `profile_yaml` of it is a file that `requests.trace` accepts.
+
+    `window_s` is the resolution of the rate curve (left out: one constant rate); choose it so that the `index_of_dispersion`
+    of samples follows that of the trace. `tick_s` states that arrivals were recorded only at multiples of it: what happens
+    inside a tick is unknown then, and gaps are taken as exponential. Raises ValueError for a trace shorter than the window.
+    """
+    span_s = float(trace.arrival_s[-1])
+    window_s = span_s if window_s is None else window_s
+    windows = int(span_s // window_s) if window_s > 0 else 0
+    if windows < 1:
+        raise ValueError(f"the trace must be longer than the window (got {span_s:g} s and {window_s:g} s)")
+    edges_s = np.arange(windows + 1) * window_s
+    inside = trace.arrival_s[trace.arrival_s <= edges_s[-1]]
+    counts = np.histogram(inside, edges_s)[0]
+    arrivals = ProfileArrivals(
+        rate_per_s=_digits(counts.sum() / edges_s[-1], 4),
+        window_s=window_s,
+        relative_rates=tuple(_digits(rate, 3) for rate in counts / counts.mean()),
+        gap_quantiles=None if tick_s else _gap_quantiles(inside, edges_s, counts),
+        tick_s=tick_s,
+    )
+    return WorkloadProfile(
+        title=title,
+        source=source,
+        citation=citation,
+        licence=licence,
+        changes=f"{len(trace)} requests over {span_s:.0f} s reduced to a rate curve, quantiles and a table of ranks",
+        quantile_levels=QUANTILE_LEVELS,
+        arrivals=arrivals,
+        prompt_tokens=_quantiles(trace.prompt_tokens),
+        output_tokens=_quantiles(trace.output_tokens),
+        output_share_by_prompt=_share(trace),
+    )
+
+
+def _gap_quantiles(arrival_s: Any, edges_s: Any, counts: Any) -> tuple[float, ...]:
+    """Quantiles of the gaps in units of expected requests, which takes the rate curve out of them."""
+    expected = np.interp(arrival_s, edges_s, np.concatenate([[0], np.cumsum(counts)]))
+    return tuple(_digits(gap, 3) for gap in np.quantile(np.diff(expected), QUANTILE_LEVELS))
+
+
+def _quantiles(tokens: Any) -> tuple[int, ...]:
+    return tuple(int(value) for value in np.rint(np.quantile(tokens, QUANTILE_LEVELS)))
+
+
+def _share(trace: RequestTrace) -> tuple[tuple[float, ...], ...]:
+    """Requests in thousandths of a row: by prompt rank (rows) and output rank (columns), in tenths of the requests each."""
+    groups = []
+    for tokens in (trace.prompt_tokens, trace.output_tokens):
+        rank = np.empty(len(tokens), dtype=np.int64)
+        rank[np.argsort(tokens, kind="stable")] = np.arange(len(tokens))
+        groups.append(rank * _GROUPS // len(tokens))
+    table = np.zeros((_GROUPS, _GROUPS))
+    np.add.at(table, tuple(groups), 1)
+    return tuple(tuple(row) for row in np.rint(1000 * table / table.sum(axis=1, keepdims=True)).tolist())
+
+
+def index_of_dispersion(arrival_s: Floats, window_s: float) -> float:
+    """Variance over mean of the number of arrivals per window: 1 for a Poisson process, and larger the burstier."""
+    counts = np.histogram(arrival_s, np.arange(0.0, float(arrival_s[-1]), window_s))[0]
+    return float(counts.var() / counts.mean())
+
+
+def profile_yaml(profile: WorkloadProfile) -> str:
+    """The text of a profile's file, lists wrapped at 130 columns."""
+    comment = "# Statistics derived from a request trace by simulator.interchange.request_traces.profile_of"
+    return "\n".join([comment, *_mapping(profile.model_dump(exclude_none=True)), ""])
+
+
+def _mapping(values: Mapping[str, Any], indent: str = "") -> list[str]:
+    lines: list[str] = []
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            lines += [f"{indent}{key}:", *_mapping(value, indent + "  ")]
+        elif isinstance(value, tuple) and isinstance(value[0], tuple):
+            lines += [f"{indent}{key}:", *(f"{indent}  - {_flow(row)}" for row in value)]
+        elif isinstance(value, tuple):
+            lines += [
+                f"{indent}{key}:",
+                *textwrap.wrap(_flow(value), 130, initial_indent=indent + "  ", subsequent_indent=indent + "   "),
+            ]
+        else:
+            lines.append(f"{indent}{key}: {json.dumps(value, ensure_ascii=False) if isinstance(value, str) else _number(value)}")
+    return lines
+
+
+def _flow(values: Sequence[float]) -> str:
+    return "[" + ", ".join(map(_number, values)) + "]"
+
+
+def _number(value: float) -> str:
+    return f"{value:.12g}"
+
+
+def _digits(value: float, digits: int) -> float:
+    """Rounded to significant digits."""
+    return float(f"{value:.{digits}g}")

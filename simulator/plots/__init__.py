@@ -1,0 +1,49 @@
+"""Figures from data already computed. Read `style` (looks and captions), then `rounds`, `traffic` and `break_even`.
+
+Each figure is `draw_…(axes, table) -> axes` on a slide of its own. Importing this package does not import matplotlib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from simulator.plots.break_even import best_gamma_map, break_even_figure
+from simulator.plots.rounds import round_figure, speedup_figure
+from simulator.plots.style import save, save_all
+from simulator.plots.traffic import latency_figure, load_figure
+from simulator.questions.break_even import BreakEven
+from simulator.simulation import SimulationResult
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "best_gamma_map",
+    "break_even_figure",
+    "break_even_figures",
+    "latency_figure",
+    "load_figure",
+    "round_figure",
+    "run_figures",
+    "save",
+    "save_all",
+    "speedup_figure",
+]
+
+
+def run_figures(result: SimulationResult) -> Iterator[tuple[str, Figure]]:
+    """(name, figure) of all that a run has to show."""
+    if result.best is not None:
+        yield "speedup", speedup_figure(result)
+        yield "round", round_figure(result)
+    yield "latency", latency_figure(result)
+    yield "load", load_figure(result)
+
+
+def break_even_figures(answer: BreakEven) -> Iterator[tuple[str, Figure]]:
+    """(name, figure) of the break-even question; the map of the best γ needs an acceptance."""
+    if answer.points:
+        yield "break_even", break_even_figure(answer)
+    if answer.best:
+        yield "best_gamma", best_gamma_map(answer)

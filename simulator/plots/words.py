@@ -1,0 +1,132 @@
+"""Words and numbers that figures and reports share: formats, names, and where every constant comes from. No matplotlib."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from simulator.acceptance import band_for
+from simulator.cost.uncertainty import Estimate
+from simulator.hardware import Quantity
+from simulator.scenario import Scenario
+
+METHOD_NAMES = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "ngram": "n-gram lookup", "draft_model": "a draft model"}
+# An interval this much wider than its value says only that there were too few requests.
+UNKNOWN_SPREAD = 1e3
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`digits` significant digits without exponent, thousands apart.
+
+    >>> [significant(value) for value in (1.6, 9.999, 0.01234, 27298, 0)]
+    ['1.60', '10.0', '0.0123', '27,300', '0']
+    """
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.{digits - 1}e}")
+    decimals = max(digits - 1 - math.floor(math.log10(abs(rounded))), 0)
+    return f"{rounded:,.{decimals}f}"
+
+
+def times(value: float) -> str:
+    """A factor, ``1.62×``."""
+    return f"{significant(value)}×"
+
+
+def milliseconds(seconds: float) -> str:
+    """Seconds as milliseconds with their unit.
+
+    >>> milliseconds(0.0123)
+    '12.3 ms'
+    """
+    return f"{significant(1e3 * seconds)} ms"
+
+
+def is_known(estimate: Estimate) -> bool:
+    """Whether the interval says anything."""
+    return estimate.low > 0 and estimate.high < UNKNOWN_SPREAD * estimate.value
+
+
+def interval(estimate: Estimate) -> str:
+    """The bounds, or that there are none.
+
+    >>> interval(Estimate(1.62, 1.5, 1.75))
+    '1.50–1.75'
+    """
+    return f"{significant(estimate.low)}–{significant(estimate.high)}" if is_known(estimate) else "unknown"
+
+
+def short_name(model: str) -> str:
+    """A model without its owner.
+
+    >>> short_name("meta-llama/Llama-3.1-8B-Instruct")
+    'Llama-3.1-8B-Instruct'
+    """
+    return model.rsplit("/", 1)[-1]
+
+
+def speculation_name(scenario: Scenario) -> str:
+    """The method in the field's spelling, a draft model by its name."""
+    deployment = scenario.deployment
+    if deployment.method == "draft_model" and deployment.drafter is not None:
+        return f"draft model {short_name(deployment.drafter.name)}"
+    return METHOD_NAMES.get(deployment.method, deployment.method)
+
+
+def acceptance_source(scenario: Scenario) -> str:
+    """Where acceptance comes from, "" without speculation."""
+    if not scenario.gammas:
+        return ""
+    gamma = max(scenario.gammas)
+    resolved = scenario.acceptance(gamma)
+    if resolved is not None:
+        return resolved.source
+    band = band_for(scenario.deployment.method, gamma)
+    return (
+        "left open"
+        if band is None
+        else f"left open; lowest and highest measured τ at γ = {gamma}: {band.low_source}, {band.high_source}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One constant that the prices rest on. holder: `hardware` or `engine`; the unit is the end of `name`."""
+
+    holder: str
+    name: str
+    quantity: Quantity
+
+
+def provenance(scenario: Scenario) -> tuple[Constant, ...]:
+    """Every constant of the device and of the engine, as they were used."""
+    hardware, engine = scenario.deployment.hardware, scenario.deployment.engine
+    found = [("hardware", *item) for holder in (hardware.profile, hardware.coefficients) for item in _quantities(holder)]
+    kind = engine.all_reduce_kind(hardware)
+    devices = scenario.deployment.tensor_parallel_size
+    if devices > 1 and kind in hardware.profile.all_reduce:
+        table, cost = hardware.profile.all_reduce[kind], hardware.all_reduce(kind, devices)
+        note = table.note or f"{kind} all-reduce"
+        for name in ("alpha_s", "bandwidth_bytes_per_s"):
+            quantity = Quantity(value=getattr(cost, name), source=table.source, note=note)
+            found.append(("hardware", f"all_reduce.{kind}.{devices}.{name}", quantity))
+    found += [("engine", *item) for item in _quantities(engine)]
+    return tuple(Constant(*row) for row in found)
+
+
+def _quantities(holder: object) -> Iterator[tuple[str, Quantity]]:
+    """Every Quantity of a spec, in a mapping as ``field.key``. A profile's coefficients are left to the filled-in ones."""
+    for name in type(holder).model_fields:  # type: ignore[attr-defined]
+        value = getattr(holder, name)
+        if isinstance(value, Quantity):
+            yield name, value
+        elif isinstance(value, dict) and name != "coefficients":
+            yield from ((f"{name}.{key}", item) for key, item in value.items() if isinstance(item, Quantity))
+
+
+def source_counts(constants: tuple[Constant, ...], holder: str) -> str:
+    """How many constants of a holder have which source, ``9 fitted, 5 assumed``; datasheet peaks are left out."""
+    counts = Counter(constant.quantity.source for constant in constants if constant.holder == holder)
+    return ", ".join(f"{count} {source}" for source, count in counts.most_common() if source != "datasheet")

@@ -1,0 +1,480 @@
+"""predict: one operating point, or a table of them → R, speedup, break-even, verdict and interval. No queueing.
+
+`r` is decode-only; `speedup` is the throughput ratio a benchmark would report: where prompt and output lengths are known
+or usual for the dataset, both sides also pay for their prefills.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from simulator import theory
+from simulator.acceptance import AcceptanceSpec, resolve_acceptance
+from simulator.architecture import ModelArchitecture, eagle_head, find_model, stand_in_draft
+from simulator.cost.deployment import Deployment
+from simulator.cost.round import StepPricer
+from simulator.cost.uncertainty import Z80, UncertainPricer
+from simulator.hardware import Hardware, find_hardware
+from simulator.serving_engine import find_engine
+from simulator.spec import Document, Location, Problem, Spec, SpecError, check, plain_scalar, shown
+from simulator.speculation import HEAD_METHODS, METHODS, PLANNED, tokenizer_problem
+from simulator.workload import usual_lengths
+
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Rates = tuple[Annotated[float, Field(ge=0, le=1)], ...]
+DEFAULT_CONTEXT = 1024
+MEMORY_UTILIZATION = 0.9
+# A head that is not known is built from its target: its cost is known to about a twentieth.
+STAND_IN_STD = 0.05
+PRECISIONS = {
+    "bf16": "bf16",
+    "bfloat16": "bf16",
+    "fp16": "fp16",
+    "float16": "fp16",
+    "half": "fp16",
+    "fp8": "fp8",
+    "w8a8fp8": "fp8",
+    "fp32": "fp32",
+}
+
+
+class OperatingPoint(Spec):
+    """One question: hardware, models, method, γ, batch and context. Field names are the columns of `predict --table`."""
+
+    id: str = ""
+    hardware: str
+    gpu_count: Count | None = None
+    tensor_parallel_size: Count | None = None
+    precision: str | None = None
+    engine: str = "generic"
+    target_model: str
+    method: str
+    draft_model: str | None = None
+    draft_params: str | None = None
+    draft_tensor_parallel_size: Count | None = None
+    num_speculative_tokens: Annotated[int, Field(ge=1, le=64)] | None = None
+    tree_shape: str | None = None
+    batch: Count
+    dataset: str | None = None
+    context_len: Count | None = None
+    prompt_len: Count | None = None
+    output_len: Count | None = None
+    mean_acceptance_length: Annotated[float, Field(ge=1)] | None = None
+    acceptance_rate: Annotated[float, Field(ge=0, le=1)] | None = None
+    acceptance_rates_per_position: Rates | None = None
+    conditional_acceptance_rates: Rates | None = None
+    plain_step_s: Positive | None = None
+    plain_tokens_per_s: Positive | None = None
+
+
+ACCEPTANCE_FIELDS = ("mean_acceptance_length", "acceptance_rate", "acceptance_rates_per_position", "conditional_acceptance_rates")
+REQUIRED = ("hardware", "target_model", "method", "batch")
+FLAGS = {"target_model": "target", "draft_model": "draft"}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer at one operating point. Seconds; intervals hold 80 %; None where it cannot be said."""
+
+    id: str
+    status: Literal["ok", "unsupported"]
+    reason: str = ""
+    plain_step_s: float | None = None
+    round_s: float | None = None
+    r: float | None = None
+    r_low: float | None = None
+    r_high: float | None = None
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    break_even_acceptance_length: float | None = None
+    break_even_acceptance_rate: float | None = None
+    verdict: Literal["win", "lose", "close", ""] = ""
+    bound: str = ""
+    draft_share: float | None = None
+    verification_cost_ratio: float | None = None
+    mean_acceptance_length: float | None = None
+    textbook_speedup: float | None = None
+    causes: tuple[tuple[str, float], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+COLUMNS = (
+    "id", "status", "reason", "plain_step_s", "round_s", "r", "r_low", "r_high", "speedup", "speedup_low", "speedup_high",
+    "break_even_acceptance_length", "break_even_acceptance_rate", "verdict", "bound", "draft_share", "verification_cost_ratio",
+    "warnings",
+)  # fmt: skip
+
+
+class UnsupportedError(Exception):
+    """A sound question that this version cannot price; its text says why."""
+
+
+def predict(point: OperatingPoint | None = None, /, **fields: Any) -> Prediction:
+    """The prediction at one point, given as an `OperatingPoint` or by its fields.
+
+    Raises `SpecError` for input that is wrong; a sound question that is not priced has status `unsupported`.
+    """
+    if point is None:
+        point = check(OperatingPoint, Document("", fields))
+    return _answered(point, Document("", point.model_dump(exclude_none=True)))
+
+
+def _answered(point: OperatingPoint, document: Document) -> Prediction:
+    try:
+        return predict_document(point, document)
+    except UnsupportedError as reason:
+        return Prediction(point.id, "unsupported", str(reason))
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+
+def predict_table(path: str | Path) -> list[Prediction]:
+    """One prediction per row of a CSV file, in order. A row that cannot be priced says why; the others are unaffected.
+
+    Raises `SpecError` where the file cannot be read or lacks a required column.
+    """
+    return [_predict_row(row, document) for row, document in _rows(str(path))]
+
+
+def _rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            header = reader.fieldnames or []
+            missing = [name for name in REQUIRED if name not in header]
+            if missing:
+                raise SpecError(Problem(f"{path}:1", name, "must be a column") for name in missing)
+            for raw in reader:
+                row = {name: _cell(name, raw[name]) for name in _columns(header) if (raw.get(name) or "").strip()}
+                if "mean_acceptance_rates_per_position" in row:
+                    row.setdefault("acceptance_rates_per_position", row.pop("mean_acceptance_rates_per_position"))
+                yield row, Document(path, row, {(): reader.line_num})
+    except FileNotFoundError:
+        raise SpecError([Problem(path, "", "no such file")]) from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise SpecError([Problem(path, "", f"must be a CSV file: {error}")]) from None
+
+
+def _columns(header: Iterable[str]) -> list[str]:
+    known = {*OperatingPoint.model_fields, "mean_acceptance_rates_per_position"}
+    return [name for name in header if name in known]
+
+
+def _cell(name: str, text: str) -> Any:
+    """A cell as its field's type: text stays text, lists are numbers between brackets, commas, semicolons or spaces."""
+    text = text.strip()
+    if name.endswith(("rates_per_position", "acceptance_rates")):
+        return tuple(plain_scalar(part) for part in re.split(r"[\s,;\[\]]+", text) if part)
+    field = OperatingPoint.model_fields[name]
+    return text if "str" in str(field.annotation) else _whole(plain_scalar(text))
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _predict_row(row: dict[str, Any], document: Document) -> Prediction:
+    try:
+        return _answered(check(OperatingPoint, document), document)
+    except SpecError as error:
+        return Prediction(str(row.get("id", "")), "unsupported", "; ".join(str(error).splitlines()))
+
+
+def as_row(prediction: Prediction) -> dict[str, Any]:
+    """The columns of a predictions table; numbers to six digits, warnings joined."""
+    row: dict[str, Any] = {}
+    for name in COLUMNS:
+        value = getattr(prediction, name)
+        row[name] = (
+            "; ".join(value)
+            if name == "warnings"
+            else f"{value:.6g}"
+            if isinstance(value, float)
+            else ""
+            if value is None
+            else value
+        )
+    return row
+
+
+# ---------------------------------------------------------------------------------------------------------------- one
+
+
+@dataclass(frozen=True)
+class _Question:
+    """An operating point with everything resolved. extra_std: doubt of ln R from what had to be assumed."""
+
+    deployment: Deployment
+    gamma: int
+    batch: int
+    context: float
+    prompt_tokens: int | None
+    output_tokens: int | None
+    acceptance: AcceptanceSpec | None
+    extra_std: float
+    warnings: tuple[str, ...]
+
+
+def predict_document(point: OperatingPoint, document: Document) -> Prediction:
+    """As `predict`, with the document that errors point into. Raises `UnsupportedError` for what is not priced."""
+    question = _resolve(point, document)
+    deployment, gamma, batch = question.deployment, question.gamma, question.batch
+    tau, full, notes = _mean_acceptance_length(question, document)
+    pricer = UncertainPricer(deployment, full)
+    cost = pricer.base.round(gamma, batch, question.context)
+    measured_s = _measured_plain_step_s(point, question, pricer.base)
+    if measured_s is None:
+        shift, log_std = 0.0, pricer.log_std(gamma, batch, question.context)
+    else:
+        shift, log_std = pricer.given_plain_step(measured_s, gamma, batch, question.context)
+    log_std = math.hypot(log_std, question.extra_std)
+    r = cost.r * math.exp(shift)
+    plain_s = cost.plain_step_s if measured_s is None else measured_s
+    low, high = r * math.exp(-Z80 * log_std), r * math.exp(Z80 * log_std)
+    speedups = [_speedup(question, pricer.base, tau, ratio, plain_s) for ratio in (r, high, low)] if tau else [None] * 3
+    even_rate = pricer.base.break_even_rate(gamma, batch, question.context, log_shift=shift)
+    return Prediction(
+        id=point.id, status="ok", plain_step_s=plain_s, round_s=r * plain_s, r=r, r_low=low, r_high=high,
+        speedup=speedups[0], speedup_low=speedups[1], speedup_high=speedups[2],
+        break_even_acceptance_length=r, break_even_acceptance_rate=even_rate, verdict=verdict(speedups[1], speedups[2]),
+        bound=cost.bound, draft_share=cost.draft_share, verification_cost_ratio=cost.verification_cost_ratio,
+        mean_acceptance_length=tau,
+        textbook_speedup=theory.textbook_speedup(tau, gamma, cost.cost_coefficient) if tau else None,
+        causes=tuple(cost.causes()), warnings=(*question.warnings, *notes),
+    )  # fmt: skip
+
+
+def verdict(low: float | None, high: float | None) -> Literal["win", "lose", "close", ""]:
+    """From an 80 % interval of a speedup: `close` when it contains 1."""
+    if low is None or high is None:
+        return ""
+    return "win" if low > 1 else "lose" if high < 1 else "close"
+
+
+def _speedup(question: _Question, pricer: StepPricer, tau: float, r: float, plain_step_s: float) -> float:
+    """Throughput ratio at constant batch: device time of one request without and with speculation.
+
+    plain = prefill + (n-1)·step/b;  speculative = prefill (draft's included) + (n-1)/τ·R·step/b.
+    """
+    if question.prompt_tokens is None or question.output_tokens is None:
+        return tau / r
+    budget = question.deployment.engine.max_num_batched_tokens
+    tokens = max(question.output_tokens - 1, 0) / question.batch * plain_step_s
+    plain_prefill_s = StepPricer(pricer.target).prefill_s(question.prompt_tokens, budget)
+    prefill_s = pricer.prefill_s(question.prompt_tokens, budget)
+    return (plain_prefill_s + tokens) / (prefill_s + tokens * r / tau)
+
+
+def _measured_plain_step_s(point: OperatingPoint, question: _Question, pricer: StepPricer) -> float | None:
+    """The plain step that was measured, from a throughput too: b·(n/throughput - prefill)/(n-1)."""
+    if point.plain_step_s is not None or point.plain_tokens_per_s is None:
+        return point.plain_step_s
+    n, prompt = question.output_tokens, question.prompt_tokens
+    if n is None or n < 2 or prompt is None:
+        return question.batch / point.plain_tokens_per_s
+    prefill_s = StepPricer(pricer.target).prefill_s(prompt, question.deployment.engine.max_num_batched_tokens)
+    decode_s = n / point.plain_tokens_per_s - prefill_s
+    return question.batch * decode_s / (n - 1) if decode_s > 0 else question.batch / point.plain_tokens_per_s
+
+
+def _mean_acceptance_length(question: _Question, document: Document) -> tuple[float | None, float, tuple[str, ...]]:
+    """(τ or None, share of rounds accepted in full, notes)."""
+    if question.acceptance is None:
+        return None, 0.5, ()
+    resolved = resolve_acceptance(question.acceptance, document, question.gamma, ())
+    law = resolved.law.at_context(round(question.context))
+    return law.mean_acceptance_length(question.gamma), float(law.conditional_rates(question.gamma).prod()), resolved.warnings
+
+
+# ------------------------------------------------------------------------------------------------------------ resolving
+
+
+def _resolve(point: OperatingPoint, document: Document) -> _Question:
+    """Every name and every blank settled. Raises `UnsupportedError`, or `SpecError` for input that is wrong."""
+    warnings: list[str] = []
+    gamma = _gamma(point, document)
+    hardware, engine, target = _known(
+        lambda: find_hardware(point.hardware, document.where(("hardware",)), ""),
+        lambda: find_engine(point.engine, document.where(("engine",)), ""),
+        lambda: find_model(point.target_model, document.where((FLAGS["target_model"],)), "", "target model"),
+    )
+    if point.engine == "generic":
+        warnings.append("engine unknown: generic overheads, wider interval")
+    weights, kv_cache = _precision(point.precision, hardware, warnings)
+    drafter, extra_std = _drafter(point, target, document, warnings)
+    deployment = Deployment(hardware, engine, target, weights, kv_cache, 1, point.method, drafter)
+    deployment, tp_std = _parallel(point, deployment, gamma, warnings)
+    prompt, output, context = _lengths(point, warnings)
+    acceptance = _acceptance(point, document)
+    return _Question(
+        deployment, gamma, point.batch, context, prompt, output, acceptance, math.hypot(extra_std, tp_std), tuple(warnings)
+    )
+
+
+def _known(*finds: Callable[[], Any]) -> list[Any]:
+    """What each finds. Names that are not known make a question unsupported; all of them are reported."""
+    found: list[Any] = []
+    problems: list[Problem] = []
+    for find in finds:
+        try:
+            found.append(find())
+        except SpecError as error:
+            problems += error.problems
+    if problems:
+        raise UnknownNameError(SpecError(problems))
+    return found
+
+
+class UnknownNameError(UnsupportedError):
+    """A hardware, engine or model that is not known; `error` holds the problem as a user's mistake."""
+
+    def __init__(self, error: SpecError):
+        super().__init__("; ".join(str(replace(problem, where="")) for problem in error.problems))
+        self.error = error
+
+
+def _gamma(point: OperatingPoint, document: Document) -> int:
+    if point.method in PLANNED:
+        raise UnsupportedError(f"method {point.method} is not supported yet; supported: {', '.join(METHODS[1:])}")
+    if point.method not in METHODS or point.method == "none":
+        raise SpecError([document.problem(("method",), f"must be one of {', '.join(METHODS[1:])}", point.method, METHODS)])
+    if point.tree_shape is not None:
+        steps = _chain_steps(point.tree_shape)
+        if steps is None:
+            raise UnsupportedError(f"draft trees ({point.tree_shape}) are not supported yet; chains are")
+        return point.num_speculative_tokens or steps
+    if point.num_speculative_tokens is None:
+        raise SpecError([document.problem(("num_speculative_tokens",), "must be given")])
+    return point.num_speculative_tokens
+
+
+def _chain_steps(shape: str) -> int | None:
+    """γ of a tree shape that is a chain (``topk=1``, root counted in draft_tokens), else None."""
+    given = dict(part.split("=", 1) for part in shape.replace(" ", "").split(",") if "=" in part)
+    try:
+        if int(given.get("topk", "0")) == 1:
+            return int(given["steps"]) if "steps" in given else int(given["draft_tokens"]) - 1
+    except (KeyError, ValueError):
+        return None
+    return None
+
+
+def _precision(text: str | None, hardware: Hardware, warnings: list[str]) -> tuple[str, str]:
+    """(weights, KV cache) from what people write. Raises `UnsupportedError` for types that are not priced."""
+    if not text:
+        warnings.append(f"precision assumed {hardware.wide_dtype}")
+        return hardware.wide_dtype, hardware.wide_dtype
+    weights, kv_cache = "", ""
+    for part in re.split(r"[,+/]", text.casefold()):
+        words = [word for word in part.split() if word not in ("weights", "dtype")]
+        is_kv = "kv" in words or "cache" in words
+        name = "".join(word for word in words if word not in ("kv", "cache"))
+        if name not in PRECISIONS:
+            raise UnsupportedError(f"precision {text!r} is not supported yet; supported: bf16, fp16, fp8, fp32")
+        weights, kv_cache = (weights, PRECISIONS[name]) if is_kv else (PRECISIONS[name], kv_cache)
+    weights = weights or hardware.wide_dtype
+    return weights, kv_cache or ("fp32" if weights == "fp32" else hardware.wide_dtype)
+
+
+def _drafter(
+    point: OperatingPoint, target: ModelArchitecture, document: Document, warnings: list[str]
+) -> tuple[ModelArchitecture | None, float]:
+    """The drafter, built from the target where a head is not known, and the doubt that brings."""
+    if point.method == "ngram":
+        return None, 0.0
+    found = _find_drafter(point, document)
+    if found is None and point.method in HEAD_METHODS:
+        name = f"drafter {point.draft_model}" if point.draft_model else "drafter"
+        warnings.append(f"{name} unknown: built from the target (one layer, target width)")
+        return eagle_head(target, point.method), STAND_IN_STD
+    if found is None:
+        if point.draft_params is None:
+            raise UnsupportedError(f"draft model {shown(point.draft_model or None)} is unknown: give draft_params, such as 1.24B")
+        warnings.append(f"draft model unknown: a dense shape of {point.draft_params} parameters is taken")
+        return stand_in_draft(_parameters(point.draft_params, document), target), 2 * STAND_IN_STD
+    problem = tokenizer_problem(target, found)
+    if problem:
+        raise SpecError([document.problem((FLAGS["draft_model"],), problem)])
+    return found, 0.0
+
+
+def _find_drafter(point: OperatingPoint, document: Document) -> ModelArchitecture | None:
+    if point.draft_model is None:
+        return None
+    try:
+        found = find_model(point.draft_model, document.where((FLAGS["draft_model"],)))
+    except SpecError:
+        return None
+    is_head = found.kind == "draft_head"
+    return found if is_head == (point.method in HEAD_METHODS) else None
+
+
+def _parameters(text: str, document: Document) -> float:
+    match = re.match(r"^\s*([0-9.]+)\s*([MB])", text, re.IGNORECASE)
+    try:
+        if match:
+            return float(match[1]) * {"M": 1e6, "B": 1e9}[match[2].upper()]
+    except ValueError:
+        pass
+    raise SpecError([document.problem(("draft_params",), "must be a count such as 1.24B or 68M", text)])
+
+
+def _parallel(point: OperatingPoint, deployment: Deployment, gamma: int, warnings: list[str]) -> tuple[Deployment, float]:
+    """Tensor parallelism as given, else the number of devices, else the smallest that fits; and the doubt of a guess."""
+    given = point.tensor_parallel_size or point.gpu_count
+    if given is not None:
+        chosen = _with_parallel(deployment, given, point.draft_tensor_parallel_size or given)
+        if chosen.kv_cache_bytes(MEMORY_UTILIZATION) <= 0:
+            warnings.append(f"models do not fit on {given} × {deployment.hardware.name} at {MEMORY_UTILIZATION:.0%} of memory")
+        return chosen, 0.0
+    fitting = [
+        d for d in (_with_parallel(deployment, size, size) for size in (1, 2, 4, 8)) if d.kv_cache_bytes(MEMORY_UTILIZATION) > 0
+    ]
+    if not fitting:
+        raise UnsupportedError(f"{deployment.target.name} does not fit on up to 8 × {deployment.hardware.name}")
+    warnings.append(f"tensor parallelism unknown: {fitting[0].tensor_parallel_size} taken, the smallest that fits")
+    if len(fitting) == 1:
+        return fitting[0], 0.0
+    ratios = [d.pricer().round(gamma, point.batch, point.context_len or DEFAULT_CONTEXT).r for d in fitting[:2]]
+    return fitting[0], abs(math.log(ratios[1] / ratios[0])) / 2
+
+
+def _with_parallel(deployment: Deployment, size: int, draft_size: int) -> Deployment:
+    return replace(deployment, tensor_parallel_size=size, draft_tensor_parallel_size=draft_size)
+
+
+def _lengths(point: OperatingPoint, warnings: list[str]) -> tuple[int | None, int | None, float]:
+    """(prompt, output, mean context while decoding) from what is given or usual for the dataset."""
+    prompt, output = point.prompt_len, point.output_len
+    usual = usual_lengths(point.dataset) if point.dataset else None
+    if usual is not None and (prompt is None or output is None) and point.context_len is None:
+        prompt, output = prompt or usual.prompt_tokens.usual, output or usual.output_tokens.usual
+        warnings.append(f"lengths usual for {point.dataset}: prompt {prompt}, output {output}")
+    if point.context_len is not None:
+        return prompt, output, point.context_len
+    if prompt is not None and output is not None:
+        return prompt, output, prompt + output / 2
+    warnings.append(f"context unknown: {prompt or DEFAULT_CONTEXT} tokens taken, prefill share left out")
+    return prompt, output, prompt or DEFAULT_CONTEXT
+
+
+def _acceptance(point: OperatingPoint, document: Document) -> AcceptanceSpec | None:
+    given: Mapping[str, Any] = {name: getattr(point, name) for name in ACCEPTANCE_FIELDS if getattr(point, name) is not None}
+    if len(given) > 1:
+        names = " and ".join(given)
+        raise SpecError([document.problem((list(given)[1],), f"must stand alone: {names} are given, one is enough")])
+    if not given:
+        return None
+    location: Location = ()
+    return check(AcceptanceSpec, Document(document.source, dict(given), document.lines), location)

@@ -1,0 +1,37 @@
+"""Results as text, data and files. Read `verdict` (in words), `variants`, `tables`, `summary` (JSON, CSV), `markdown`, `files`.
+
+Importing this package imports neither matplotlib nor pyarrow; both load when files are written.
+"""
+
+from simulator.plots.words import interval, milliseconds, significant, times
+from simulator.reports.files import prepare_directory, to_json, write_break_even, write_run
+from simulator.reports.known import known
+from simulator.reports.markdown import break_even_markdown, run_markdown
+from simulator.reports.summary import break_even_csv, break_even_summary, run_summary
+from simulator.reports.tables import break_even_tables, prediction_rows, prediction_sentence
+from simulator.reports.variants import run_table
+from simulator.reports.verdict import answer, headline, verdict_sentence
+
+__all__ = [
+    "answer",
+    "break_even_csv",
+    "break_even_markdown",
+    "break_even_summary",
+    "break_even_tables",
+    "headline",
+    "interval",
+    "known",
+    "milliseconds",
+    "prediction_rows",
+    "prediction_sentence",
+    "prepare_directory",
+    "run_markdown",
+    "run_summary",
+    "run_table",
+    "significant",
+    "times",
+    "to_json",
+    "verdict_sentence",
+    "write_break_even",
+    "write_run",
+]

@@ -1,0 +1,141 @@
+"""A run as a folder: report.md, summary.json, records.parquet, break_even.csv and figures; each file whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from simulator.plots import break_even_figures, run_figures, save_all
+from simulator.questions.break_even import BreakEven, break_even
+from simulator.reports.markdown import break_even_markdown, run_markdown
+from simulator.reports.summary import break_even_csv, break_even_summary, run_summary
+from simulator.serving import RequestRecord
+from simulator.simulation import SimulationResult
+from simulator.spec import Problem, SpecError
+
+FLAG = "--out"
+
+
+def write_run(result: SimulationResult, directory: str | Path) -> tuple[Path, ...]:
+    """Everything about a run. Returns the files written; others in the directory are left alone.
+
+    Raises `SpecError` naming the flag where the directory cannot be written.
+    """
+    answer = break_even(result.scenario) if result.scenario.deployment.speculative else None
+
+    def fill(folder: Path) -> None:
+        figures = chain(run_figures(result), () if answer is None else break_even_figures(answer))
+        _write_text(folder / "report.md", run_markdown(result, _draw(folder, figures)))
+        _write_text(folder / "summary.json", to_json(run_summary(result)))
+        _write_records(folder / "records.parquet", result)
+        if answer is not None and answer.points:
+            _write_text(folder / "break_even.csv", break_even_csv(answer))
+
+    return _replace_files(Path(directory), fill)
+
+
+def write_break_even(answer: BreakEven, directory: str | Path) -> tuple[Path, ...]:
+    """The answer to the break-even question as break_even.md, .csv, .json and figures; otherwise as `write_run`."""
+
+    def fill(folder: Path) -> None:
+        _write_text(folder / "break_even.md", break_even_markdown(answer, _draw(folder, break_even_figures(answer))))
+        _write_text(folder / "break_even.json", to_json(break_even_summary(answer)))
+        _write_text(folder / "break_even.csv", break_even_csv(answer))
+
+    return _replace_files(Path(directory), fill)
+
+
+def to_json(data: dict[str, Any]) -> str:
+    """One JSON document; refuses NaN and infinity."""
+    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _draw(folder: Path, figures: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    """Draws each figure; name → file relative to the report."""
+    (folder / "figures").mkdir()
+    return {name: f"figures/{name}.png" for name in save_all(figures, folder / "figures")}
+
+
+def prepare_directory(directory: str | Path) -> Path:
+    """Makes sure that files can be written there, so that a long run does not fail at its end. Raises `SpecError` otherwise."""
+    _partial_folder(Path(directory)).rmdir()
+    return Path(directory)
+
+
+def _partial_folder(directory: Path) -> Path:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=".partial-", dir=directory))
+    except OSError as error:
+        must = f"must be a directory that can be written: {error.strerror}"
+        raise SpecError([Problem("", FLAG, must, str(directory))]) from None
+
+
+def _replace_files(directory: Path, fill: Callable[[Path], None]) -> tuple[Path, ...]:
+    """Fills a temporary folder and moves each file into its place: inside `directory`, to be on its file system."""
+    partial = _partial_folder(directory)
+    try:
+        fill(partial)
+        names = sorted(path.relative_to(partial) for path in partial.rglob("*") if path.is_file())
+        for name in names:
+            (directory / name).parent.mkdir(exist_ok=True)
+            os.replace(partial / name, directory / name)
+    except OSError as error:
+        raise SpecError([Problem("", FLAG, f"cannot be written: {error.strerror}", str(error.filename or directory))]) from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return tuple(directory / name for name in names)
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _write_records(path: Path, result: SimulationResult) -> None:
+    """One row per request and variant; times in simulated seconds, empty where a request was rejected."""
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [
+        {"variant": variant.label, "num_speculative_tokens": variant.gamma, **_record(record)}
+        for variant in (result.plain, *(comparison.variant for comparison in result.comparisons))
+        for record in variant.result.records
+    ]
+    kinds = {
+        name: pyarrow.float64() if name.endswith("_s") else pyarrow.string() if name == "rejected" else pyarrow.int64()
+        for name in RECORD_COLUMNS
+    }
+    schema = pyarrow.schema({"variant": pyarrow.string(), "num_speculative_tokens": pyarrow.int64(), **kinds})
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), path)
+
+
+def _record(record: RequestRecord) -> dict[str, Any]:
+    return {name: getattr(record, source) for name, source in RECORD_COLUMNS.items()}
+
+
+# Column of records.parquet → attribute of RequestRecord.
+RECORD_COLUMNS = {
+    "request_id": "request_id",
+    "arrival_s": "arrival_s",
+    "prompt_tokens": "prompt_tokens",
+    "output_tokens": "output_tokens",
+    "first_scheduled_s": "first_scheduled_s",
+    "first_token_s": "first_token_s",
+    "finish_s": "finish_s",
+    "queueing_s": "queueing_s",
+    "ttft_s": "ttft_s",
+    "tpot_s": "tpot_s",
+    "e2e_latency_s": "e2e_latency_s",
+    "rounds": "rounds",
+    "draft_rounds": "draft_rounds",
+    "drafted_tokens": "drafted",
+    "accepted_tokens": "accepted",
+    "preemptions": "preemptions",
+    "rejected": "rejected",
+}

@@ -1,0 +1,263 @@
+"""Results as data: JSON-able dicts and CSV. Key names end in their unit; numbers have six digits; never NaN or infinity."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from simulator import theory
+from simulator.cost.uncertainty import Estimate
+from simulator.plots.words import acceptance_source, is_known, provenance
+from simulator.questions.break_even import BreakEven, BreakEvenPoint
+from simulator.reports.verdict import answer, headline, subject, verdict_sentence
+from simulator.scenario import Scenario
+from simulator.serving import AcceptanceCounts, unmet_limits
+from simulator.simulation import Comparison, SimulationResult, Variant
+
+SCHEMA_VERSION = 1
+
+
+def run_summary(result: SimulationResult) -> dict[str, Any]:
+    """Everything that `run` says, verdict first. Same scenario and seed, same content."""
+    chosen = subject(result)
+    verdict = {"answer": answer(result), "sentence": " ".join(headline(result))}
+    summary = {
+        "schema_version": SCHEMA_VERSION,
+        "verdict": verdict if chosen is None else {**verdict, **_verdict(chosen)},
+        "requests": {
+            "asked": len(result.requests),
+            "prompt_tokens": sum(request.prompt_tokens for request in result.requests),
+            "output_tokens": sum(request.output_tokens for request in result.requests),
+            "last_arrival_s": max((request.arrival_s for request in result.requests), default=None),
+        },
+        "variants": [_variant(result, variant) for variant in (result.plain, *(c.variant for c in result.comparisons))],
+        "comparisons": [_comparison(result, comparison) for comparison in result.comparisons],
+        **_ending(result.scenario, result.warnings),
+    }
+    data: dict[str, Any] = plain_data(summary)
+    return data
+
+
+def _verdict(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "metric": comparison.metric,
+        "gain": comparison.gain,
+        "variant": comparison.variant.label,
+        "num_speculative_tokens": comparison.variant.gamma,
+        "textbook_speedup": comparison.textbook_speedup,
+        "causes": comparison.causes,
+    }
+
+
+def _variant(result: SimulationResult, variant: Variant) -> dict[str, Any]:
+    summary, level = variant.summary, result.scenario.file.service_level
+    data = {field.name: getattr(summary, field.name) for field in fields(summary)}
+    data["acceptance"] = _acceptance(summary.acceptance) if variant.gamma else None
+    data["saturated_requests_per_s"] = variant.saturated_per_s
+    data["saturated_prefill_share"] = variant.saturated_prefill_share
+    if level is not None:
+        unmet = unmet_limits(summary, level)
+        data["unmet_limits"] = {
+            name: {"reached_s": reached_s, "limit_s": limit_s} for name, (reached_s, limit_s) in unmet.items()
+        }
+    head = {
+        "label": variant.label,
+        "num_speculative_tokens": variant.gamma,
+        "kv_blocks": variant.kv_blocks,
+        "kv_cache_tokens": variant.kv_blocks * variant.deployment.engine.block_tokens,
+    }
+    return {**head, **data}
+
+
+def _acceptance(counts: AcceptanceCounts) -> dict[str, Any]:
+    return {
+        "rounds": counts.rounds,
+        "draft_rounds": counts.draft_rounds,
+        "drafted_tokens": counts.drafted,
+        "accepted_tokens": counts.accepted,
+        "mean_acceptance_length": counts.mean_acceptance_length,
+        "mean_acceptance_length_with_drafts": counts.mean_acceptance_length_with_drafts,
+        "draft_acceptance_rate": counts.draft_acceptance_rate,
+    }
+
+
+def _comparison(result: SimulationResult, comparison: Comparison) -> dict[str, Any]:
+    cost, gamma, tau = comparison.round, comparison.variant.gamma, comparison.mean_acceptance_length
+    return {
+        "label": comparison.variant.label,
+        "num_speculative_tokens": gamma,
+        "sentence": verdict_sentence(comparison, result),
+        "verdict": comparison.verdict,
+        "metric": comparison.metric,
+        "gain": comparison.gain,
+        "tpot_gain": comparison.tpot,
+        "e2e_latency_gain": comparison.e2e,
+        "goodput_gain": comparison.goodput,
+        "output_tokens_per_s_gain": comparison.output_tokens,
+        "capacity_gain": comparison.capacity,
+        "causes": comparison.causes,
+        "mean_acceptance_length": tau,
+        "round_cost_ratio": comparison.r,
+        "decode_speedup": tau / comparison.r.value,
+        "textbook_speedup": comparison.textbook_speedup,
+        "break_even_acceptance_length": comparison.r.value,
+        "break_even_acceptance_rate": comparison.break_even_acceptance_rate,
+        "break_even_draft_acceptance_rate": theory.break_even_draft_acceptance_rate(comparison.r.value, gamma),
+        "round": {
+            "batch": comparison.batch,
+            "context_tokens": comparison.context,
+            "plain_step_s": cost.plain_step_s,
+            "round_s": cost.round_s,
+            "draft_s": cost.draft_s,
+            "verify_s": cost.verify_s,
+            "cost_coefficient": cost.cost_coefficient,
+            "verification_cost_ratio": cost.verification_cost_ratio,
+            "bound": cost.bound,
+            "plain_terms": cost.plain,
+            "verify_terms": cost.verify,
+            "draft_terms": cost.draft,
+        },
+    }
+
+
+# --------------------------------------------------------------------------------------------------------- break-even
+
+
+def break_even_summary(answer: BreakEven) -> dict[str, Any]:
+    """Every point and the map of the best γ."""
+    summary = {
+        "schema_version": SCHEMA_VERSION,
+        "points": [_point(point) for point in answer.points],
+        "best": answer.best,
+        **_ending(answer.scenario, answer.warnings),
+    }
+    data: dict[str, Any] = plain_data(summary)
+    return data
+
+
+def break_even_csv(answer: BreakEven) -> str:
+    """One row per γ, batch and context; blank where α* does not exist or acceptance is not stated."""
+    rows = [_point(point) for point in answer.points]
+    header = list(rows[0]) if rows else []
+    lines = [",".join(header), *(",".join(_cell(row[name]) for name in header) for row in rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _point(point: BreakEvenPoint) -> dict[str, Any]:
+    return {
+        "num_speculative_tokens": point.num_speculative_tokens,
+        "batch": point.batch,
+        "context_tokens": point.context_tokens,
+        "break_even_acceptance_rate": point.break_even_acceptance_rate,
+        "break_even_acceptance_length": point.r,
+        "break_even_acceptance_length_low": point.r_low,
+        "break_even_acceptance_length_high": point.r_high,
+        "break_even_draft_acceptance_rate": theory.break_even_draft_acceptance_rate(point.r, point.num_speculative_tokens),
+        "mean_acceptance_length": point.mean_acceptance_length,
+        "speedup": point.speedup,
+        "speedup_low": point.speedup_low,
+        "speedup_high": point.speedup_high,
+        "fits_kv_cache": point.fits,
+    }
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# ------------------------------------------------------------------------------------------- what both of them end with
+
+
+def _ending(scenario: Scenario, warnings: Sequence[str]) -> dict[str, Any]:
+    stated = scenario.file.model_dump(mode="json", exclude_none=True)
+    return {
+        "scenario": {"name": scenario.name, "file": Path(scenario.document.source).name, **stated},
+        "settings": settings(scenario),
+        "provenance": provenance_data(scenario),
+        "warnings": warnings,
+        "versions": versions(),
+    }
+
+
+def settings(scenario: Scenario) -> dict[str, Any]:
+    """What was simulated, in the engines' words, with every default filled in."""
+    deployment = scenario.deployment
+    return {
+        "hardware": deployment.hardware.name,
+        "engine": deployment.engine.name,
+        "target": deployment.target.name,
+        "weights": deployment.weights,
+        "kv_cache": deployment.kv_cache,
+        "tensor_parallel_size": deployment.tensor_parallel_size,
+        "method": deployment.method,
+        "drafter": None if deployment.drafter is None else deployment.drafter.name,
+        "drafter_weights": None if deployment.drafter is None else deployment.drafter_weights,
+        "draft_tensor_parallel_size": None if deployment.drafter is None else deployment.draft_tensor_parallel_size,
+        "num_speculative_tokens": scenario.gammas,
+        "block_tokens": deployment.engine.block_tokens,
+        **asdict(scenario.limits),
+    }
+
+
+def provenance_data(scenario: Scenario) -> dict[str, Any]:
+    """Every constant with its value and source; where acceptance, shapes and requests come from."""
+    deployment, workload = scenario.deployment, scenario.file.workload
+    models = [model for model in (deployment.target, deployment.drafter) if model is not None]
+    cited = getattr(scenario.source, "citation", "")
+    return {
+        "hardware_profile": deployment.hardware.profile_id,
+        "hardware_sources": deployment.hardware.profile.sources,
+        "engine_versions": deployment.engine.versions,
+        "engine_sources": deployment.engine.sources,
+        "constants": [
+            {
+                "holder": constant.holder,
+                "name": constant.name,
+                "value": constant.quantity.value,
+                "source": constant.quantity.source,
+                "relative_std": constant.quantity.doubt,
+                "note": constant.quantity.note,
+            }
+            for constant in provenance(scenario)
+        ],
+        "acceptance": acceptance_source(scenario) or None,
+        "requests": workload.requests.trace if workload.requests is not None else "lengths stated in the scenario",
+        "requests_citation": cited or None,
+        "models": [{"name": model.name, "sources": model.sources} for model in models],
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions that decide the bytes of a result."""
+    packages = {"simulator": "specsim", "numpy": "numpy", "simpy": "simpy"}
+    return {"python": platform.python_version(), **{name: _version(package) for name, package in packages.items()}}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def plain_data(value: Any) -> Any:
+    """Dicts, lists, text and finite numbers of six digits; an unknown bound of an interval and other infinities become None."""
+    if isinstance(value, Estimate):
+        low, high = (value.low, value.high) if is_known(value) else (None, None)
+        return {"value": plain_data(value.value), "low": plain_data(low), "high": plain_data(high)}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain_data(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain_data(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_data(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value

@@ -1,0 +1,87 @@
+"""Break-even by batch, and one prediction, as text for the console and for Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from simulator.cost.uncertainty import Estimate
+from simulator.plots.words import interval, milliseconds, significant, times
+from simulator.prediction import Prediction
+from simulator.questions.break_even import BreakEven
+
+NOTHING = "–"
+
+
+def break_even_tables(answer: BreakEven) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """(title, header, rows) for each context: α* for every γ against batch, then the best γ where acceptance is stated.
+
+    In brackets: the KV cache does not hold that batch. A dash: even accepting every draft would lose.
+    """
+    for context in answer.contexts:
+        title = f"Break-even acceptance rate α* at context {context:,} tokens"
+        yield title, ["batch", *map(str, answer.batches)], _context_rows(answer, context)
+
+
+def _context_rows(answer: BreakEven, context: int) -> list[list[str]]:
+    points = {(point.num_speculative_tokens, point.batch): point for point in answer.points if point.context_tokens == context}
+    rows = []
+    for gamma in sorted({gamma for gamma, _ in points}):
+        row = [f"γ = {gamma}"]
+        for batch in answer.batches:
+            rate, fits = points[gamma, batch].break_even_acceptance_rate, points[gamma, batch].fits
+            text = NOTHING if rate is None else f"{rate:.2f}"
+            row.append(text if fits else f"({text})")
+        rows.append(row)
+    best = {cell.batch: cell for cell in answer.best if cell.context_tokens == context}
+    if best:
+        rows.append(["best γ", *(str(best[batch].num_speculative_tokens or "off") for batch in answer.batches)])
+        rows.append(["speedup", *(times(best[batch].speedup) for batch in answer.batches)])
+    return rows
+
+
+def prediction_sentence(answer: Prediction) -> str:
+    """The answer at one operating point; without acceptance the break-even is the answer."""
+    if answer.status != "ok":
+        return f"Not supported: {answer.reason}"
+    if answer.speedup is None or answer.speedup_low is None or answer.speedup_high is None:
+        return f"Speculation wins {_from(answer)}."
+    bounds = interval(Estimate(answer.speedup, answer.speedup_low, answer.speedup_high))
+    shown = f"speedup {times(answer.speedup)} (80 % interval {bounds})"
+    if answer.verdict == "close":
+        return f"Too close to call: {shown}; speculation wins {_from(answer)}."
+    return f"Speculation {'wins' if answer.verdict == 'win' else 'loses'}: {shown}; it wins {_from(answer)}."
+
+
+def _from(answer: Prediction) -> str:
+    rate = answer.break_even_acceptance_rate
+    even = significant(answer.break_even_acceptance_length or 0.0)
+    return f"at no acceptance: it would take τ = {even}" if rate is None else f"from τ = {even} tokens per round, α* = {rate:.2f}"
+
+
+def prediction_rows(answer: Prediction) -> list[list[str]]:
+    """(quantity, value, 80 % interval) of one operating point; what cannot be said is left out."""
+    rows = [
+        _row("speedup", answer.speedup, answer.speedup_low, answer.speedup_high, times),
+        _row("τ, tokens per round", answer.mean_acceptance_length),
+        _row("R, round in plain steps = break-even τ", answer.r, answer.r_low, answer.r_high),
+        _row("α*, break-even acceptance rate", answer.break_even_acceptance_rate),
+        _row("plain step", answer.plain_step_s, show=milliseconds),
+        _row("round", answer.round_s, show=milliseconds),
+        _row("verification in plain steps", answer.verification_cost_ratio),
+        _row("drafting, share of a round (%)", None if answer.draft_share is None else 100 * answer.draft_share),
+        _row("textbook formula (verification free)", answer.textbook_speedup, show=times),
+        ["mostly bound by", answer.bound or NOTHING, ""],
+    ]
+    rows += [[f"R - 1 from {name.replace('_', ' ')}", f"{share:+.2f}", ""] for name, share in answer.causes[:2]]
+    return [row for row in rows if row[1] != NOTHING]
+
+
+def _row(
+    name: str,
+    value: float | None,
+    low: float | None = None,
+    high: float | None = None,
+    show: Callable[[float], str] = significant,
+) -> list[str]:
+    bounds = "" if low is None or high is None or value is None else interval(Estimate(value, low, high))
+    return [name, NOTHING if value is None else show(value), bounds]

@@ -1,0 +1,140 @@
+"""The variants of a run side by side: a row for each metric, a column for each variant, all as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from simulator.cost.uncertainty import Estimate
+from simulator.plots.words import interval, significant, times
+from simulator.serving.metrics import Distribution
+from simulator.simulation import Comparison, SimulationResult, Variant
+
+# The verdict's metric in few letters.
+SHORT_METRICS = {
+    "mean time per output token": "TPOT",
+    "mean end-to-end latency": "end-to-end",
+    "output tokens per second": "output",
+}
+TABLE_COLUMNS = 100
+NOTHING = "–"
+Table = tuple[list[str], list[list[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One variant of the table; `comparison` is None for the run without speculation."""
+
+    variant: Variant
+    comparison: Comparison | None = None
+
+
+Cell = Callable[[Column], str | float | None]
+
+
+def run_table(result: SimulationResult) -> Table:
+    """(header, rows) of all variants.
+
+    Where they would need more than 100 characters the best are kept, in their order, and the header says so.
+    """
+    ranked = sorted(result.comparisons, key=lambda comparison: -comparison.gain.value)
+    for count in range(len(ranked), 0, -1):
+        header, rows = _table(result, [comparison for comparison in result.comparisons if comparison in ranked[:count]])
+        if width(header, rows) <= TABLE_COLUMNS:
+            return header, rows
+    return _table(result, [])
+
+
+def width(header: list[str], rows: list[list[str]]) -> int:
+    """Characters of the table with two between columns."""
+    return sum(max(map(len, column)) + 2 for column in zip(header, *rows, strict=True))
+
+
+def _table(result: SimulationResult, shown: list[Comparison]) -> Table:
+    columns = [Column(result.plain), *(Column(comparison.variant, comparison) for comparison in shown)]
+    missing = len(result.comparisons) - len(shown)
+    title = f"best {len(shown)} of {len(result.comparisons)}" if missing else "per variant"
+    rows = [[name, *(_text(cell, column) for column in columns)] for name, cell in (*_verdict_rows(result), *_ROWS)]
+    known = [row for row in rows if any(text != NOTHING for text in row[1:])]
+    return [title, *(_heading(column) for column in columns)], known
+
+
+def _verdict_rows(result: SimulationResult) -> list[tuple[str, Cell]]:
+    """What the verdict is about, with its gain where no other row holds it."""
+    if not result.comparisons:
+        return []
+    metric = SHORT_METRICS.get(result.comparisons[0].metric, result.comparisons[0].metric)
+    rows: list[tuple[str, Cell]] = [(f"verdict ({metric})", _verdict)]
+    if metric not in ("TPOT", "end-to-end"):
+        rows += _gain_rows(metric, lambda c: c.gain)
+    return rows
+
+
+def _heading(column: Column) -> str:
+    """Short enough for several columns: ``γ = 3``, ``γ = 3 low`` at an end of the measured band, ``γ ≤ 5`` by batch."""
+    if column.comparison is None:
+        return "no spec."
+    label = column.variant.label
+    end = " low" if "(low end)" in label else " high" if "(high end)" in label else ""
+    return f"γ {'≤' if 'by batch' in label else '='} {column.variant.gamma}{end}"
+
+
+def _text(cell: Cell, column: Column) -> str:
+    found = cell(column)
+    return NOTHING if found is None else found if isinstance(found, str) else significant(found)
+
+
+def _gain_rows(name: str, estimate: Callable[[Comparison], Estimate | None]) -> list[tuple[str, Cell]]:
+    """A gain and, below it, its interval."""
+
+    def shown(column: Column, show: Callable[[Estimate], str]) -> str | None:
+        found = None if column.comparison is None else estimate(column.comparison)
+        return None if found is None else show(found)
+
+    return [
+        (f"{name} gain", lambda column: shown(column, lambda found: times(found.value))),
+        ("  80 % interval", lambda column: shown(column, interval)),
+    ]
+
+
+def _statistic(latency: str, statistic: str, scale: float = 1.0) -> Cell:
+    """One statistic of a latency of the summary, in the unit that `scale` gives."""
+
+    def number(column: Column) -> float | None:
+        distribution: Distribution | None = getattr(column.variant.summary, latency)
+        return None if distribution is None else scale * float(getattr(distribution, statistic))
+
+    return number
+
+
+def _verdict(column: Column) -> str | None:
+    return None if column.comparison is None else column.comparison.verdict
+
+
+def _compared(value: Callable[[Comparison], float | None]) -> Cell:
+    return lambda column: None if column.comparison is None else value(column.comparison)
+
+
+_ROWS: tuple[tuple[str, Cell], ...] = (
+    *_gain_rows("TPOT", lambda c: c.tpot),
+    *_gain_rows("end-to-end", lambda c: c.e2e),
+    *_gain_rows("capacity", lambda c: c.capacity),
+    ("TPOT mean (ms)", _statistic("tpot_s", "mean", 1e3)),
+    ("TPOT p99 (ms)", _statistic("tpot_s", "p99", 1e3)),
+    ("TTFT mean (ms)", _statistic("ttft_s", "mean", 1e3)),
+    ("TTFT p99 (ms)", _statistic("ttft_s", "p99", 1e3)),
+    ("end-to-end mean (s)", _statistic("e2e_latency_s", "mean")),
+    ("goodput (req/s)", lambda column: column.variant.summary.goodput_per_s),
+    ("output (tokens/s)", lambda column: column.variant.summary.output_tokens_per_s),
+    ("saturated (req/s)", lambda column: column.variant.saturated_per_s),
+    ("  load, % of it", lambda column: 100 * column.variant.summary.requests_per_s / column.variant.saturated_per_s),
+    ("  prefill share of it (%)", lambda column: 100 * column.variant.saturated_prefill_share),
+    ("decode batch, mean", lambda column: column.variant.summary.load.mean_decode_sequences),
+    ("τ, tokens per round", _compared(lambda c: c.mean_acceptance_length)),
+    ("R, break-even τ", _compared(lambda c: c.r.value)),
+    ("α*, break-even", _compared(lambda c: c.break_even_acceptance_rate)),
+    ("textbook speedup (×)", _compared(lambda c: c.textbook_speedup)),
+    ("prefill share (%)", lambda column: 100 * column.variant.summary.load.prefill_share),
+    ("KV cache (k tokens)", lambda column: column.variant.kv_blocks * column.variant.deployment.engine.block_tokens / 1e3),
+    ("preemptions", lambda column: f"{column.variant.summary.preemptions:,}"),
+)

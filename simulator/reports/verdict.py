@@ -1,0 +1,124 @@
+"""The answer in words: what the console prints first and what a report begins with."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from simulator.cost.uncertainty import Estimate
+from simulator.plots.words import interval, is_known, significant, speculation_name, times
+from simulator.simulation import Comparison, SimulationResult
+
+Answer = Literal["win", "lose", "close", "depends", "none"]
+# Metrics whose gain means a larger number; of the others a gain means shorter.
+RATES = ("goodput", "output tokens per second")
+
+
+# ----------------------------------------------------------------------------------------------------------- sentences
+
+
+def answer(result: SimulationResult) -> Answer:
+    """The verdict of the whole run: `depends` where acceptance is open and the ends of its measured band disagree."""
+    verdicts = {other.verdict for other in _ends(result)}
+    chosen = subject(result)
+    return "depends" if len(verdicts) > 1 else "none" if chosen is None else chosen.verdict
+
+
+def subject(result: SimulationResult) -> Comparison | None:
+    """What the verdict is about: the best variant; of one with open acceptance the end of the band that gains less."""
+    return min(_ends(result), key=lambda other: other.gain.value, default=result.best)
+
+
+def _ends(result: SimulationResult) -> tuple[Comparison, ...]:
+    """Where acceptance is open, both ends of the measured band at the best γ; otherwise none."""
+    best = result.best
+    if best is None or result.scenario.file.acceptance is not None:
+        return ()
+    return tuple(other for other in result.comparisons if other.variant.gamma == best.variant.gamma)
+
+
+def headline(result: SimulationResult) -> tuple[str, ...]:
+    """The verdict of the whole run as sentences, the answer first."""
+    chosen, ends = subject(result), _ends(result)
+    if chosen is None:
+        return ("No speculation is asked for: the run shows the workload without it.",)
+    if answer(result) == "depends":
+        sides = "; ".join(f"at τ = {significant(other.mean_acceptance_length)} {_changed(other)}" for other in ends)
+        rest = f"What follows is for τ = {significant(chosen.mean_acceptance_length)}."
+        return (f"It depends on acceptance, which the scenario leaves open: {sides}.", rest, *_reasons(chosen))
+    first = _outcome(chosen, result)
+    return (f"At either end of the measured acceptance: {first}" if ends else first, *_reasons(chosen))
+
+
+def verdict_sentence(comparison: Comparison, result: SimulationResult) -> str:
+    """Win, lose or too close to call, by how much; what else changed; why; the textbook formula's answer beside ours."""
+    return " ".join((_outcome(comparison, result), *_reasons(comparison)))
+
+
+def _reasons(comparison: Comparison) -> tuple[str, ...]:
+    return (_beside(comparison), _why(comparison), _needed(comparison), _textbook(comparison))
+
+
+def _outcome(comparison: Comparison, result: SimulationResult) -> str:
+    how = f"with {speculation_name(result.scenario)}, {comparison.variant.label}"
+    if comparison.verdict != "close":
+        return f"Speculation {'wins' if comparison.verdict == 'win' else 'loses'}: {_changed(comparison)} {how}."
+    factor = f"Too close to call: the gain in {comparison.metric} is {times(comparison.gain.value)} {how}"
+    if not is_known(comparison.gain):
+        return f"{factor}, from too few requests for an interval."
+    return f"{factor}, and its 80 % interval, {interval(comparison.gain)}, contains 1."
+
+
+def _changed(comparison: Comparison) -> str:
+    """``mean time per output token 1.62× shorter (80 % interval 1.50–1.75)``, whichever way it went."""
+    gain, metric = comparison.gain, comparison.metric
+    better = gain.value >= 1
+    if metric not in RATES:
+        shown = gain if better else _inverse(gain)
+        return f"{metric} {times(shown.value)} {'shorter' if better else 'longer'} (80 % interval {interval(shown)})"
+    return f"{metric} {times(gain.value)} that of no speculation (80 % interval {interval(gain)})"
+
+
+def _inverse(gain: Estimate) -> Estimate:
+    return Estimate(1 / gain.value, 1 / gain.high, 1 / gain.low)
+
+
+def _beside(comparison: Comparison) -> str:
+    """The other gains: latency, goodput and capacity do not move together."""
+    others = [(name, gain) for name, gain in _gains(comparison) if not comparison.metric.endswith(name)]
+    shown = [f"{name} {times(gain.value)} ({interval(gain)})" for name, gain in others]
+    if comparison.goodput is not None and comparison.metric != "goodput":
+        shown.append(f"goodput {times(comparison.goodput)}")
+    return f"Gains beside it: {', '.join(shown)}."
+
+
+def _gains(comparison: Comparison) -> list[tuple[str, Estimate]]:
+    gains = (
+        ("time per output token", comparison.tpot),
+        ("end-to-end latency", comparison.e2e),
+        ("capacity", comparison.capacity),
+    )
+    return [(name, gain) for name, gain in gains if gain is not None]
+
+
+def gets_worse(comparison: Comparison) -> list[str]:
+    """What speculation makes worse for certain, in words."""
+    return [name for name, gain in _gains(comparison) if gain.high < 1]
+
+
+def _why(comparison: Comparison) -> str:
+    return f"Causes: {'; '.join(comparison.causes)}." if comparison.causes else "No single cause stands out."
+
+
+def _needed(comparison: Comparison) -> str:
+    """τ beside R, which is its break-even."""
+    r, gamma, tau = comparison.r, comparison.variant.gamma, significant(comparison.mean_acceptance_length)
+    text = f"A round costs R = {significant(r.value)} plain steps ({interval(r)}) and yields τ = {tau} tokens"
+    rate = comparison.break_even_acceptance_rate
+    if rate is None:
+        return f"{text}; with γ = {gamma} no acceptance could repay it while decoding at batch {comparison.batch}."
+    return f"{text}; it breaks even at an acceptance rate of α* = {rate:.2f}."
+
+
+def _textbook(comparison: Comparison) -> str:
+    textbook, decode = times(comparison.textbook_speedup), times(comparison.mean_acceptance_length / comparison.r.value)
+    return f"The textbook formula, with verification taken as free, says {textbook}; τ/R says {decode}."

@@ -1,0 +1,72 @@
+"""Where profiles, shapes and scenarios live (repository or wheel), and finding one by id, path, name or alias."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from simulator.spec import Problem, SpecError, nearest
+
+KINDS = {
+    "hardware": "hardware_profiles",
+    "engine": "engine_profiles",
+    "model": "model_shapes",
+    "acceptance": "acceptance_profiles",
+    "workload": "workload_profiles",
+    "scenario": "scenarios",
+}
+_PACKAGE = Path(__file__).resolve().parent
+_SUFFIXES = ("-hf", "-instruct", "-chat", "-2507")
+
+
+def folder(kind: str) -> Path:
+    """The folder of one kind of data: beside the package in a checkout, inside it in an installed wheel."""
+    name = KINDS[kind]
+    installed = _PACKAGE / "_data" / name
+    return installed if installed.is_dir() else _PACKAGE.parent / name
+
+
+@cache
+def ids(kind: str) -> tuple[str, ...]:
+    """Ids of all shipped files of a kind, sorted."""
+    return tuple(sorted(path.stem for path in folder(kind).glob("*.yaml")))
+
+
+def file_of(kind: str, name: str) -> Path | None:
+    """The file that `name` means: a path that exists, or the id of a shipped file (case and ``-``/``_`` are ignored)."""
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        path = Path(name)
+        try:
+            if path.is_file():
+                return path
+        except OSError:  # longer than the file system allows
+            return None
+    wanted = name.casefold().replace("-", "_").removesuffix(".yaml")
+    for known in ids(kind):
+        if known.casefold() == wanted:
+            return folder(kind) / f"{known}.yaml"
+    return None
+
+
+def normalised(name: str) -> str:
+    """A name as it is compared: no case, owner, remark in brackets, nor the suffixes -hf, -Instruct, -chat, -2507.
+
+    >>> normalised("meta-llama/Llama-3.1-8B-Instruct") == normalised("llama-3.1-8b")
+    True
+    """
+    text = re.sub(r"[(\[].*?[)\]]", "", name).strip().casefold().rsplit("/", 1)[-1]
+    text = re.sub(r"[\s_]+", "-", text).strip("-")
+    while text.endswith(_SUFFIXES):
+        text = text[: text.rindex("-")]
+    return text
+
+
+def unknown(where: str, key: str, noun: str, name: str, names: Iterable[str]) -> SpecError:
+    """The error for a name that is not known, with the nearest one that is."""
+    names = list(names)
+    listed = f"; known: {', '.join(sorted(names))}" if len(names) <= 16 else ""
+    return SpecError(
+        [Problem(where, key, f"must be a known {noun} or the path of a file{listed}", repr(name), nearest(name, names))]
+    )

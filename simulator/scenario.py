@@ -1,0 +1,365 @@
+"""Scenario: one question, fully stated. Reads the file, resolves every name, checks what must hold between sections.
+
+All mistakes of a file are reported together: a section that is wrong does not keep the others from being checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Discriminator, Field, Tag
+
+from simulator import resources
+from simulator.acceptance import AcceptanceSpec, ResolvedAcceptance, resolve_acceptance
+from simulator.architecture import ModelArchitecture, eagle_head, find_model
+from simulator.cost.deployment import Deployment
+from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
+from simulator.interchange.request_traces import request_source
+from simulator.serving_engine import ServingEngine, find_engine
+from simulator.spec import Document, Problem, Spec, SpecError, check_sections, load_yaml
+from simulator.speculation import HEAD_METHODS, Speculation, tokenizer_problem
+from simulator.workload import RequestSource, ServiceLevel, WorkloadSpec, source_problems
+
+T = TypeVar("T")
+Count = Annotated[int, Field(ge=1)]
+Dtype = Literal["bf16", "fp16", "fp8", "fp32"]
+UNLIMITED_MODEL_LEN = 131072
+
+
+class ParallelSpec(Spec):
+    """Devices that share each layer: the target's, and the draft's (as many as the target's where left out)."""
+
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
+    draft_tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = None
+
+
+class TargetSpec(Spec):
+    """The model that is served, the type of its weights and of its KV cache."""
+
+    model: str
+    weights: Dtype = "bf16"
+    kv_cache: Dtype = "bf16"
+
+
+class LimitsSpec(Spec):
+    """The server's limits in vLLM's words; what is left out is the engine's default."""
+
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_model_len: Count | None = None
+
+
+def _kind_of_hardware(value: object) -> str:
+    return "a name" if isinstance(value, str) else "a mapping with base"
+
+
+HardwareChoice = Annotated[
+    Annotated[str, Tag("a name")] | Annotated[HardwareOverride, Tag("a mapping with base")], Discriminator(_kind_of_hardware)
+]
+
+
+class ScenarioFile(Spec):
+    """A scenario as it is written. Keys carry their unit; everything is SI."""
+
+    hardware: HardwareChoice
+    parallel: ParallelSpec = ParallelSpec()
+    engine: str
+    target: TargetSpec
+    speculation: Speculation | None = None
+    acceptance: AcceptanceSpec | None = None
+    workload: WorkloadSpec
+    limits: LimitsSpec = LimitsSpec()
+    service_level: ServiceLevel | None = None
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The server's limits with the engine's defaults filled in."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    gpu_memory_utilization: float
+    max_model_len: int
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One question with every name resolved.
+
+    `deployment` speculates where the scenario does; `source` is the trace or profile of the requests.
+    """
+
+    name: str
+    document: Document
+    file: ScenarioFile
+    deployment: Deployment
+    limits: Limits
+    source: RequestSource | None
+    warnings: tuple[str, ...]
+
+    @property
+    def gammas(self) -> tuple[int, ...]:
+        """Every number of speculative tokens to compare; empty without speculation."""
+        return self.file.speculation.gammas if self.file.speculation else ()
+
+    def acceptance(self, gamma: int) -> ResolvedAcceptance | None:
+        """The acceptance law at γ, or None where the scenario leaves acceptance open."""
+        spec = self.file.acceptance
+        return None if spec is None else _resolved(spec, self.document, gamma, self.gammas)
+
+
+def _resolved(spec: AcceptanceSpec, document: Document, gamma: int, gammas: tuple[int, ...]) -> ResolvedAcceptance:
+    """The law at γ. A lone mean acceptance length holds at the largest γ asked for; the others follow from its law."""
+    if spec.mean_acceptance_length is None:
+        return resolve_acceptance(spec, document, gamma)
+    resolved = resolve_acceptance(spec, document, max(gammas))
+    further = resolved.law.extrapolated(gamma)
+    return replace(resolved, warnings=(*resolved.warnings, further) if further else resolved.warnings)
+
+
+def load_scenario(path: str | Path) -> Scenario:
+    """A scenario by path or by the id of a shipped one. Raises `SpecError` with every mistake found."""
+    found = resources.file_of("scenario", str(path))
+    if found is None and not str(path).endswith((".yaml", ".yml")) and "/" not in str(path):
+        raise resources.unknown("", "scenario", "scenario", str(path), resources.ids("scenario"))
+    return scenario_of(load_yaml(found or path))
+
+
+def scenario_of(document: Document) -> Scenario:
+    """The scenario in a parsed document. Raises `SpecError` with every mistake found."""
+    if not isinstance(document.data, dict):
+        raise SpecError(
+            [document.problem((), "must be a mapping of sections such as hardware, target and workload", document.data)]
+        )
+    sections, problems = check_sections(ScenarioFile, document)
+    resolved = _Resolver(document, sections, problems)
+    scenario = resolved.scenario()
+    if problems or scenario is None:
+        raise SpecError(sorted(dict.fromkeys(problems), key=_line))
+    return scenario
+
+
+def _line(problem: Problem) -> int:
+    tail = problem.where.rpartition(":")[2]
+    return int(tail) if tail.isdigit() else 0
+
+
+class _Resolver:
+    """Resolves names section by section and collects problems; a check runs when all it looks at is there."""
+
+    def __init__(self, document: Document, sections: dict[str, Any], problems: list[Problem]):
+        self.document, self.sections, self.problems = document, sections, problems
+        self.warnings: list[str] = []
+
+    def scenario(self) -> Scenario | None:
+        hardware = self._attempt(self._hardware)
+        engine = self._attempt(self._engine)
+        target = self._attempt(self._target)
+        drafter = self._attempt(lambda: self._drafter(target))
+        source = self._attempt(self._source)
+        self._acceptance_fits()
+        self._collect(self._between_models(target, drafter))
+        self._collect(self._limit_problems(engine, target))
+        if hardware is None or engine is None or target is None or self.problems:
+            return None
+        deployment = self._deployment(hardware, engine, target, drafter)
+        limits = self._limits(engine, target)
+        self._collect(self._memory_problems(deployment, limits))
+        self._draft_window_warning(drafter, limits)
+        name = Path(self.document.source).stem
+        file = ScenarioFile.model_construct(**self.sections)
+        return Scenario(name, self.document, file, deployment, limits, source, tuple(self.warnings))
+
+    def _attempt(self, resolve: Callable[[], T]) -> T | None:
+        try:
+            return resolve()
+        except SpecError as error:
+            self.problems += error.problems
+        except KeyError:  # the section itself is missing or wrong, and already reported
+            pass
+        return None
+
+    def _collect(self, problems: Iterator[Problem]) -> None:
+        self.problems += problems
+
+    # ------------------------------------------------------------------------------------------------------------ names
+
+    def _hardware(self) -> Hardware:
+        choice = self.sections["hardware"]
+        if isinstance(choice, str):
+            return find_hardware(choice, self.document.where(("hardware",)))
+        base = find_hardware(choice.base, self.document.where(("hardware", "base")), "hardware.base")
+        return override(base, choice, self.document)
+
+    def _engine(self) -> ServingEngine:
+        return find_engine(self.sections["engine"], self.document.where(("engine",)))
+
+    def _target(self) -> ModelArchitecture:
+        found = find_model(
+            self.sections["target"].model, self.document.where(("target", "model")), "target.model", "target model"
+        )
+        if found.kind == "draft_head":
+            raise SpecError([self.document.problem(("target", "model"), "must be a whole model, not a draft head", found.name)])
+        return found
+
+    def _drafter(self, target: ModelArchitecture | None) -> ModelArchitecture | None:
+        """The drafter by name; for a head method without one, built from the target with a warning."""
+        speculation: Speculation | None = self.sections["speculation"]
+        if speculation is None or speculation.method in ("none", "ngram"):
+            return None
+        is_head = speculation.method in HEAD_METHODS
+        if speculation.drafter is None:
+            if target is not None and is_head:
+                self.warnings.append(
+                    f"no drafter named: an {speculation.method} head is built from the target (one layer, target width)"
+                )
+                return eagle_head(target, speculation.method)
+            return None
+        location = ("speculation", "drafter")
+        found = find_model(speculation.drafter, self.document.where(location), "speculation.drafter", "drafter")
+        if (found.kind == "draft_head") != is_head:
+            must = f"must be {'a draft head' if is_head else 'a whole model'} for method {speculation.method}"
+            raise SpecError([self.document.problem(location, must, speculation.drafter)])
+        return found
+
+    def _source(self) -> RequestSource | None:
+        """The trace or profile that `workload.requests.trace` means."""
+        workload: WorkloadSpec = self.sections["workload"]
+        location = ("workload", "requests", "trace")
+        source = None
+        if workload.requests is not None:
+            folder = Path(self.document.source).parent
+            source = request_source(workload.requests.trace, folder, self.document.where(location))
+        self._collect(iter(source_problems(workload, source, self.document, ("workload",))))
+        return source
+
+    # ------------------------------------------------------------------------------------------------- between sections
+
+    def _acceptance_fits(self) -> None:
+        """Acceptance needs speculation, and must be possible at every γ asked for."""
+        spec: AcceptanceSpec | None = self.sections.get("acceptance")
+        if spec is None or "speculation" not in self.sections:
+            return
+        speculation: Speculation | None = self.sections["speculation"]
+        if speculation is None or speculation.method == "none":
+            self.problems.append(
+                self.document.problem(("acceptance",), "must be left out without speculation: it would change nothing")
+            )
+            return
+        for gamma in speculation.gammas:
+            resolved = self._attempt(lambda gamma=gamma: _resolved(spec, self.document, gamma, speculation.gammas))  # type: ignore[misc]
+            if resolved is None:
+                return
+            notes = (*resolved.warnings, *([resolved.law.note] if resolved.law.note else []))
+            self.warnings += [note for note in notes if note not in self.warnings]
+
+    def _between_models(self, target: ModelArchitecture | None, drafter: ModelArchitecture | None) -> Iterator[Problem]:
+        """Target and drafter must share a vocabulary, γ must fit the drafter, and heads must divide over devices."""
+        speculation: Speculation | None = self.sections.get("speculation")
+        if target is not None and drafter is not None and speculation is not None:
+            fault = tokenizer_problem(target, drafter)
+            if fault and not speculation.heterogeneous_vocabulary:
+                hint = (
+                    "; set heterogeneous_vocabulary where the engine maps between them"
+                    if speculation.method == "draft_model"
+                    else ""
+                )
+                yield self.document.problem(("speculation", "drafter"), fault + hint)
+            for gamma in speculation.gammas:
+                if drafter.block_size is not None and gamma > drafter.block_size:
+                    key = "num_speculative_tokens" if speculation.by_batch is None else "by_batch"
+                    must = f"must be at most {drafter.block_size}, the block of drafter {drafter.name}"
+                    yield self.document.problem(("speculation", key), must, gamma)
+        yield from self._head_problems(target, drafter)
+
+    def _head_problems(self, target: ModelArchitecture | None, drafter: ModelArchitecture | None) -> Iterator[Problem]:
+        parallel: ParallelSpec | None = self.sections.get("parallel")
+        if parallel is None:
+            return
+        size = parallel.tensor_parallel_size
+        draft_size = parallel.draft_tensor_parallel_size
+        if draft_size is not None and drafter is None and "speculation" in self.sections:
+            must = "must be left out without a drafter model: it would change nothing"
+            yield self.document.problem(("parallel", "draft_tensor_parallel_size"), must)
+        sides = (("tensor_parallel_size", size, target), ("draft_tensor_parallel_size", draft_size, drafter))
+        for key, devices, model in sides:
+            if devices is not None and model is not None and model.num_attention_heads % devices:
+                must = f"must divide the {model.num_attention_heads} attention heads of {model.name}"
+                yield self.document.problem(("parallel", key), must, devices)
+
+    def _limit_problems(self, engine: ServingEngine | None, target: ModelArchitecture | None) -> Iterator[Problem]:
+        """A sequence with its drafts must fit into a step, and the model must know the positions."""
+        limits: LimitsSpec | None = self.sections.get("limits")
+        speculation: Speculation | None = self.sections.get("speculation")
+        if limits is None:
+            return
+        positions = target.max_position_embeddings if target is not None else None
+        if limits.max_model_len is not None and positions is not None and limits.max_model_len > positions:
+            must = f"must be at most {positions}, the positions of {target.name}"  # type: ignore[union-attr]
+            yield self.document.problem(("limits", "max_model_len"), must, limits.max_model_len)
+        budget = limits.max_num_batched_tokens or (engine.max_num_batched_tokens if engine is not None else None)
+        if speculation is not None and budget is not None and speculation.gammas and max(speculation.gammas) + 1 > budget:
+            must = f"must be at least num_speculative_tokens + 1 = {max(speculation.gammas) + 1}"
+            yield self.document.problem(("limits", "max_num_batched_tokens"), must, budget)
+
+    def _memory_problems(self, deployment: Deployment, limits: Limits) -> Iterator[Problem]:
+        """Weights and the engine's own memory must leave room for one block."""
+        if deployment.kv_blocks(limits.gpu_memory_utilization) > 0:
+            return
+        size = deployment.tensor_parallel_size
+        fitting = [n for n in (2, 4, 8, 16) if n > size and self._fits(deployment, n, limits)]
+        hint = f"; tensor_parallel_size {fitting[0]} would fit" if fitting else ""
+        have = deployment.hardware.memory_bytes * limits.gpu_memory_utilization / 1e9
+        need = (deployment.weight_bytes() + deployment.engine.reserved_bytes.value) / 1e9
+        must = (
+            f"must fit in memory at tensor_parallel_size {size}: weights and engine need {need:.1f} GB "
+            f"of {have:.1f} GB usable on each {deployment.hardware.name}, before any KV cache{hint}"
+        )
+        yield self.document.problem(("target", "model"), must)
+
+    @staticmethod
+    def _fits(deployment: Deployment, size: int, limits: Limits) -> bool:
+        wider = replace(
+            deployment, tensor_parallel_size=size, draft_tensor_parallel_size=max(size, deployment.draft_tensor_parallel_size)
+        )
+        return wider.kv_blocks(limits.gpu_memory_utilization) > 0
+
+    def _draft_window_warning(self, drafter: ModelArchitecture | None, limits: Limits) -> None:
+        if drafter is None or drafter.max_position_embeddings is None or drafter.max_position_embeddings >= limits.max_model_len:
+            return
+        self.warnings.append(
+            f"drafter {drafter.name} was trained for {drafter.max_position_embeddings} positions: "
+            "beyond them acceptance is usually much lower than the profile's"
+        )
+
+    # ----------------------------------------------------------------------------------------------------------- joining
+
+    def _deployment(
+        self, hardware: Hardware, engine: ServingEngine, target: ModelArchitecture, drafter: ModelArchitecture | None
+    ) -> Deployment:
+        parallel, spec = self.sections["parallel"], self.sections["target"]
+        speculation: Speculation | None = self.sections["speculation"]
+        draft_size = parallel.draft_tensor_parallel_size or parallel.tensor_parallel_size
+        if drafter is not None and drafter.num_attention_heads % draft_size:
+            draft_size = 1
+        weights = (speculation.drafter_weights if speculation else None) or (
+            "fp32" if spec.weights == "fp32" else hardware.wide_dtype
+        )
+        return Deployment(
+            hardware, engine, target, spec.weights, spec.kv_cache, parallel.tensor_parallel_size,
+            speculation.method if speculation else "none", drafter, weights, draft_size if drafter is not None else 1,
+        )  # fmt: skip
+
+    def _limits(self, engine: ServingEngine, target: ModelArchitecture) -> Limits:
+        given: LimitsSpec = self.sections["limits"]
+        return Limits(
+            given.max_num_seqs or engine.max_num_seqs,
+            given.max_num_batched_tokens or engine.max_num_batched_tokens,
+            given.gpu_memory_utilization or engine.gpu_memory_utilization,
+            given.max_model_len or target.max_position_embeddings or UNLIMITED_MODEL_LEN,
+        )

@@ -1,0 +1,68 @@
+"""When requests reach the engine: at their own times (open loop), or as users become free (closed loop).
+
+Ties are settled by meaning: an arrival is an urgent event, so a request that arrives at time t is seen by a step that
+starts at t, whichever event was scheduled first. Requests that arrive together come in the order of their ids.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import simpy
+from simpy.events import URGENT
+
+from simulator.workload import Request
+
+Submit = Callable[[Request], bool]  # False: rejected
+
+
+class Arrival(simpy.Event):
+    """Calls `release()` after `delay_s`, before any step that starts at that instant."""
+
+    def __init__(self, env: simpy.Environment, delay_s: float, release: Callable[[], object]):
+        super().__init__(env)
+        self._ok, self._value = True, release
+        self.callbacks.append(self._happen)
+        env.schedule(self, URGENT, delay_s)
+
+    def _happen(self, _: simpy.Event) -> None:
+        self._value()
+
+
+def open_loop(env: simpy.Environment, requests: Iterable[Request], submit: Submit) -> None:
+    """Requests arrive at `arrival_s`, whatever the engine does. Call at time 0."""
+    # All scheduled at once: `now` is then exactly `arrival_s`, with no sum of gaps rounded on the way.
+    for request in sorted(requests, key=lambda request: request.request_id):
+        Arrival(env, request.arrival_s, partial(submit, request))
+
+
+class ClosedLoop:
+    """`users` users share the list of requests; each sends the next one `think_time_s` after its last was answered.
+
+    A rejected request counts as answered at once. Raises ValueError for fewer than one user or a negative think time.
+    """
+
+    def __init__(self, env: simpy.Environment, requests: Iterable[Request], submit: Submit, users: int, think_time_s: float):
+        if users < 1 or think_time_s < 0:
+            raise ValueError(f"must have users at least 1 (got {users}) and think_time_s at least 0 (got {think_time_s})")
+        self.env, self.submit, self.think_time_s = env, submit, think_time_s
+        self.pending = deque(sorted(requests, key=lambda request: request.request_id))
+        for _ in range(min(users, len(self.pending))):
+            Arrival(env, 0.0, self._send)
+
+    def request_done(self) -> None:
+        """One user is free. Without think time its next request is seen by the step that starts now."""
+        if self.think_time_s > 0:
+            Arrival(self.env, self.think_time_s, self._send)
+        else:
+            self._send()
+
+    def _send(self) -> None:
+        while self.pending:
+            if self.submit(self.pending.popleft()):
+                return
+            if self.think_time_s > 0:
+                Arrival(self.env, self.think_time_s, self._send)
+                return

@@ -1,0 +1,313 @@
+"""What the records mean: latencies, rates, load, acceptance, goodput, and paired comparisons. Percentiles are exact."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from simulator.serving.record import RequestRecord, ServingResult
+from simulator.workload import ServiceLevel
+
+WARM_UP_FRACTION = 0.1
+_LATENCIES: dict[str, Callable[[RequestRecord], float | None]] = {
+    "queueing": lambda record: record.queueing_s,
+    "ttft": lambda record: record.ttft_s,
+    "tpot": lambda record: record.tpot_s,
+    "e2e": lambda record: record.e2e_latency_s,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Mean and exact percentiles (linear between order statistics) of `count` values, in their unit."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+    @classmethod
+    def of(cls, values: Iterable[float] | NDArray[np.float64]) -> Distribution | None:
+        """None for no values.
+
+        >>> Distribution.of([1.0, 2.0, 3.0]).p50
+        2.0
+        """
+        data = np.fromiter(values, dtype=np.float64)
+        if not data.size:
+            return None
+        return cls(int(data.size), float(data.mean()), *(float(value) for value in np.percentile(data, (50, 90, 95, 99))))
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The span over which rates are taken, and the requests whose latencies count."""
+
+    start_s: float
+    end_s: float
+    measured: tuple[RequestRecord, ...]
+    note: str
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+    def contains(self, time_s: float | None) -> bool:
+        return time_s is not None and self.start_s < time_s <= self.end_s
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy the engine was in the window. Means are over busy time; None if it never was busy.
+
+    `mean_context_tokens` is per decoding sequence; `busy_share` is the part of busy time of each cost term, and
+    `prefill_share` that of the terms whose names start with "prefill"; `peak_used_blocks` is over the whole run.
+    """
+
+    busy_fraction: float
+    mean_running: float | None
+    mean_decode_sequences: float | None
+    mean_context_tokens: float | None
+    mean_waiting: float | None
+    mean_used_blocks: float | None
+    peak_used_blocks: int
+    busy_share: dict[str, float]
+    prefill_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceCounts:
+    """Acceptance as engines count it, over all finished requests.
+
+    `mean_acceptance_length` is tokens per sequence-round, bonus included and before the cut at the end of the output;
+    `mean_acceptance_length_with_drafts` leaves out rounds without a draft, as vLLM's metric does.
+    """
+
+    rounds: int
+    draft_rounds: int
+    drafted: int
+    accepted: int
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        return _ratio(self.rounds + self.accepted, self.rounds)
+
+    @property
+    def mean_acceptance_length_with_drafts(self) -> float | None:
+        return _ratio(self.draft_rounds + self.accepted, self.draft_rounds)
+
+    @property
+    def draft_acceptance_rate(self) -> float | None:
+        return _ratio(self.accepted, self.drafted)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A run in numbers. `note` says which requests and which span of time they are taken over.
+
+    `goodput_per_s` counts requests that finish in the window and meet every bound of the service level, per second;
+    `good_fraction` is their part of those that finish in it. Both None without a service level.
+    """
+
+    requests: int
+    finished: int
+    rejected: dict[str, int]
+    preemptions: int
+    measured: int
+    queueing_s: Distribution | None
+    ttft_s: Distribution | None
+    tpot_s: Distribution | None
+    e2e_latency_s: Distribution | None
+    itl_s: Distribution | None
+    window_s: float
+    requests_per_s: float
+    output_tokens_per_s: float
+    goodput_per_s: float | None
+    good_fraction: float | None
+    load: Load
+    acceptance: AcceptanceCounts
+    note: str
+
+
+def summarise(
+    result: ServingResult, service_level: ServiceLevel | None = None, warm_up_fraction: float = WARM_UP_FRACTION
+) -> Summary:
+    """Everything about a run; with a service level also its goodput."""
+    served = _served_by_arrival(result.records)
+    window = window_of(result.records, warm_up_fraction)
+    latency = {name: Distribution.of(_values(window.measured, value)) for name, value in _LATENCIES.items()}
+    done = [record for record in served if window.contains(record.finish_s)]
+    good = None if service_level is None else sum(is_good(record, service_level) for record in done)
+    steps = result.steps
+    step_end_s = steps.column("start_s") + steps.column("seconds")
+    tokens = steps.column("emitted")[(window.start_s < step_end_s) & (step_end_s <= window.end_s)].sum()
+    return Summary(
+        requests=len(result.records),
+        finished=len(served),
+        rejected=dict(sorted(Counter(record.rejected for record in result.records if record.rejected).items())),
+        preemptions=sum(record.preemptions for record in served),
+        measured=len(window.measured),
+        queueing_s=latency["queueing"],
+        ttft_s=latency["ttft"],
+        tpot_s=latency["tpot"],
+        e2e_latency_s=latency["e2e"],
+        itl_s=Distribution.of(np.concatenate([np.empty(0), *(record.itl_s for record in window.measured)])),
+        window_s=window.seconds,
+        requests_per_s=_ratio(len(done), window.seconds) or 0.0,
+        output_tokens_per_s=_ratio(float(tokens), window.seconds) or 0.0,
+        goodput_per_s=None if good is None else _ratio(good, window.seconds) or 0.0,
+        good_fraction=None if good is None else _ratio(good, len(done)),
+        load=load_in(result, window),
+        acceptance=acceptance_counts(served),
+        note=window.note,
+    )
+
+
+def window_of(records: Sequence[RequestRecord], warm_up_fraction: float = WARM_UP_FRACTION) -> Window:
+    """Leaves out warm-up (the first requests) and drain (after the last arrival).
+
+    Where fewer than a tenth of the requests finish in between, as when all arrive at once, nothing is left out.
+    """
+    served = _served_by_arrival(records)
+    if not served:
+        return Window(0.0, 0.0, (), "No request was served.")
+    measured = served[int(warm_up_fraction * len(served)) :]
+    start_s, end_s = measured[0].arrival_s, max(record.arrival_s for record in records)
+    note = (
+        f"Latencies leave out the first {100 * warm_up_fraction:.0f} % of the requests (warm-up). "
+        f"Rates and means over time are from "
+        f"{start_s:.6g} s, the next arrival, to {end_s:.6g} s, the last arrival (no drain). Acceptance is over all requests."
+    )
+    window = Window(start_s, end_s, measured, note)
+    if sum(window.contains(record.finish_s) for record in served) >= max(1.0, 0.1 * len(served)):
+        return window
+    start_s, end_s = served[0].arrival_s, max(record.finish_s or 0.0 for record in served)
+    note = f"Nothing is left out, as few requests finish before the last arrival: {start_s:.6g} s to {end_s:.6g} s, with drain."
+    return Window(start_s, end_s, served, note)
+
+
+def load_in(result: ServingResult, window: Window) -> Load:
+    """Means over the part of each step that lies in the window."""
+    steps = result.steps
+    start_s, seconds = steps.column("start_s"), steps.column("seconds")
+    weight = np.clip(np.minimum(start_s + seconds, window.end_s) - np.maximum(start_s, window.start_s), 0.0, None)
+    busy_s, decoding_s = float(weight.sum()), float(weight @ steps.column("decode_sequences"))
+    in_window = np.divide(weight, seconds, out=np.zeros_like(weight), where=seconds > 0)
+    busy_share = {name: float(in_window @ steps.term(name)) / busy_s for name in steps.term_names} if busy_s > 0 else {}
+
+    def mean(name: str) -> float | None:
+        return _ratio(float(weight @ steps.column(name)), busy_s)
+
+    return Load(
+        busy_fraction=_ratio(busy_s, window.seconds) or 0.0,
+        mean_running=mean("running"),
+        mean_decode_sequences=mean("decode_sequences"),
+        mean_context_tokens=_ratio(float(weight @ steps.column("context_tokens")), decoding_s),
+        mean_waiting=mean("waiting"),
+        mean_used_blocks=mean("used_blocks"),
+        peak_used_blocks=int(steps.column("used_blocks").max(initial=0)),
+        busy_share=busy_share,
+        prefill_share=math.fsum(share for name, share in busy_share.items() if name.startswith("prefill")),
+    )
+
+
+def acceptance_counts(records: Iterable[RequestRecord]) -> AcceptanceCounts:
+    """The counters of all `records` together."""
+    rows = [(record.rounds, record.draft_rounds, record.drafted, record.accepted) for record in records]
+    return AcceptanceCounts(*(sum(column) for column in zip((0, 0, 0, 0), *rows, strict=True)))
+
+
+# ------------------------------------------------------------------------------------------------------- service level
+
+
+def is_good(record: RequestRecord, service_level: ServiceLevel) -> bool:
+    """Whether a finished request itself meets every stated limit, whatever its percentile.
+
+    A one-token output has no TPOT, so it meets any limit on it.
+    """
+    if record.finish_s is None:
+        return False
+    values = ((_LATENCIES[metric](record), limit_s) for metric, _, limit_s in service_level.limits())
+    return all(value is None or value <= limit_s for value, limit_s in values)
+
+
+def unmet_limits(summary: Summary, service_level: ServiceLevel) -> dict[str, tuple[float, float]]:
+    """The limits that the run's percentiles exceed: name → (seconds reached, limit). What no request has exceeds nothing."""
+    distributions = {"ttft": summary.ttft_s, "tpot": summary.tpot_s, "e2e": summary.e2e_latency_s}
+    unmet = {}
+    for metric, percentile, limit_s in service_level.limits():
+        distribution = distributions[metric]
+        reached_s = limit_s if distribution is None else float(getattr(distribution, f"p{percentile:.0f}"))
+        if reached_s > limit_s:
+            unmet[f"{metric}_p{percentile:.0f}_s"] = (reached_s, limit_s)
+    return unmet
+
+
+# ---------------------------------------------------------------------------------------------------- paired comparison
+
+
+@dataclass(frozen=True, slots=True)
+class PairedRatio:
+    """A ratio of means over the same requests in two runs, with an 80 % interval."""
+
+    ratio: float
+    low: float
+    high: float
+    requests: int
+
+
+def paired_ratio(
+    records_a: Iterable[RequestRecord],
+    records_b: Iterable[RequestRecord],
+    value: Callable[[RequestRecord], float | None],
+    *,
+    batches: int = 25,
+    warm_up_fraction: float = WARM_UP_FRACTION,
+    level: float = 0.8,
+) -> PairedRatio:
+    """mean(value in a) / mean(value in b) over requests that have a value in both, after warm-up.
+
+    Requests near each other in time share their queue, so they are not independent: the interval is a jackknife of the log
+    ratio over `batches` runs of consecutive arrivals, with Student's t. In a closed loop the ratio of request rates is that
+    of mean (end to end + think time), inverted. Raises ValueError where no request has a positive value in both.
+    """
+    by_id = {record.request_id: value(record) for record in records_b}
+    values = ((value(record), by_id.get(record.request_id)) for record in _served_by_arrival(records_a))
+    pairs = np.array([pair for pair in values if None not in pair], dtype=np.float64).reshape(-1, 2)
+    pairs = pairs[int(warm_up_fraction * len(pairs)) :]
+    total = pairs.sum(axis=0)
+    if not (len(pairs) and (total > 0).all()):
+        raise ValueError("no positive value in both runs to compare")
+    ratio = float(total[0] / total[1])
+    batches = min(batches, len(pairs))
+    without = total - np.array([batch.sum(axis=0) for batch in np.array_split(pairs, batches)])
+    if batches < 2 or (without <= 0).any():
+        return PairedRatio(ratio, 0.0, math.inf, len(pairs))
+    log_ratios = np.log(without[:, 0] / without[:, 1])
+    standard_error = math.sqrt((batches - 1) * float(log_ratios.var()))
+    half = float(stdtrit(batches - 1, 0.5 + level / 2)) * standard_error
+    return PairedRatio(ratio, ratio * math.exp(-half), ratio * math.exp(half), len(pairs))
+
+
+# -------------------------------------------------------------------------------------------------------------- helpers
+
+
+def _served_by_arrival(records: Iterable[RequestRecord]) -> tuple[RequestRecord, ...]:
+    served = (record for record in records if record.finish_s is not None)
+    return tuple(sorted(served, key=lambda record: (record.arrival_s, record.request_id)))
+
+
+def _values(records: Iterable[RequestRecord], value: Callable[[RequestRecord], float | None]) -> list[float]:
+    return [number for number in map(value, records) if number is not None]
+
+
+def _ratio(numerator: float, denominator: float) -> float | None:
+    return numerator / denominator if denominator > 0 else None

@@ -1,0 +1,203 @@
+"""The readable engine: plan → price → advance the clock → accept → commit, one SimPy timeout a step.
+
+SimPy owns the clock; planning, pricing and acceptance know nothing of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Protocol
+
+import simpy
+
+from simulator.serving.arrivals import ClosedLoop, open_loop
+from simulator.serving.record import RequestRecord, ServingResult, StepRecord, StepRecords
+from simulator.serving.scheduler import AcceptancePath, BatchingRules, Scheduler, SequenceState, StepPlan
+from simulator.workload import Request
+
+
+class StepCost(Protocol):
+    """The price of a step: `terms` are its named parts, which sum to `seconds`."""
+
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def terms(self) -> tuple[tuple[str, float], ...]: ...
+
+
+class StepPricer(Protocol):
+    """Prices a step from what it computes; must change neither list."""
+
+    def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> StepCost:
+        """`decode`: (tokens in the KV cache before the step, drafts verified) per decoding sequence, drafts 0 for a plain row.
+        `prefill`: (new tokens, tokens in the KV cache before) per chunk. `prompts_finished`: chunks that yield a first token.
+        """
+
+
+class Replica:
+    """One engine in simulated time, with what it has done so far. `request_done` is called as each request finishes."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        rules: BatchingRules,
+        pricer: StepPricer,
+        paths: Callable[[Request], AcceptancePath],
+        num_speculative_tokens: Callable[[int], int],
+    ):
+        self.env, self.rules, self.pricer, self.paths = env, rules, pricer, paths
+        self.scheduler = Scheduler(rules, num_speculative_tokens)
+        self.records: list[RequestRecord] = []
+        self.steps = StepRecords()
+        self.request_done: Callable[[], None] = lambda: None
+        self._arrival = env.event()
+        env.process(self._serve())
+
+    def submit(self, request: Request) -> bool:
+        """Queues a request that arrives now; False if it can never be served, which is recorded."""
+        prompt, output, now_s = request.prompt_tokens, request.output_tokens, self.env.now
+        if prompt < 1 or output < 1:
+            raise ValueError(f"request {request.request_id} must have prompt and output tokens (got {prompt} and {output})")
+        refusal = self.rules.refusal(prompt, output)
+        if refusal:
+            self.records.append(RequestRecord(request.request_id, now_s, prompt, output, rejected=refusal))
+            return False
+        self.scheduler.waiting.append(SequenceState(request, now_s, self.paths(request), self.rules.max_model_len))
+        if not self._arrival.triggered:
+            self._arrival.succeed()
+        return True
+
+    def _serve(self) -> Generator[simpy.Event, None, None]:
+        """The engine's loop: a step after another while there is work. It ends with the simulation."""
+        while True:
+            plan = self.scheduler.plan()
+            if plan is None:
+                self._arrival = self.env.event()
+                yield self._arrival
+                continue
+            cost = self.pricer.price(plan.decode, plan.prefill, plan.prompts_finished)
+            if not 0 < cost.seconds < math.inf:
+                raise ValueError(f"a step must take a positive, finite time (got {cost.seconds} s)")
+            start_s = self.env.now
+            yield self.env.timeout(cost.seconds)
+            accepted = accept(plan)
+            emitted = self._commit(plan, accepted, start_s)
+            self.steps.append(step_record(plan, start_s, cost.seconds, sum(accepted), emitted), cost.terms)
+
+    def _commit(self, plan: StepPlan, accepted: list[int], start_s: float) -> int:
+        """Moves every sequence of the step on, and lets the finished ones go. Returns the tokens emitted."""
+        now_s = self.env.now
+        finished = []
+        total = 0
+        for sequence, (new_tokens, _) in zip(plan.prompts, plan.prefill, strict=True):
+            if sequence.first_scheduled_s is None:
+                sequence.first_scheduled_s = start_s
+            sequence.computed += new_tokens
+            if sequence.computed == sequence.prefill_tokens:
+                total += 1
+                if sequence.emit(1, now_s):
+                    finished.append(sequence)
+        for sequence, (_, drafts), accepted_drafts in zip(plan.decoding, plan.decode, accepted, strict=True):
+            sequence.rounds += 1
+            if drafts:
+                if not 0 <= accepted_drafts <= drafts:
+                    raise ValueError(f"an acceptance path must accept 0 to {drafts} of {drafts} drafts (got {accepted_drafts})")
+                sequence.draft_rounds += 1
+                sequence.drafted += drafts
+                sequence.accepted += accepted_drafts
+            tokens = min(accepted_drafts + 1, sequence.output_tokens - sequence.emitted)
+            sequence.computed += tokens
+            total += tokens
+            if sequence.emit(tokens, now_s):
+                finished.append(sequence)
+        if finished:
+            self.scheduler.finish(finished)
+            for sequence in finished:
+                self.records.append(request_record(sequence, now_s))
+                self.request_done()
+        return total
+
+
+def accept(plan: StepPlan) -> list[int]:
+    """Accepted drafts of each decoding sequence."""
+    return [
+        sequence.path.accepted(sequence.emitted, drafts) if drafts else 0
+        for sequence, (_, drafts) in zip(plan.decoding, plan.decode, strict=True)
+    ]
+
+
+def step_record(plan: StepPlan, start_s: float, seconds: float, accepted: int, emitted: int) -> StepRecord:
+    """The row of a step that has been carried out."""
+    drafted = sum([drafts for _, drafts in plan.decode])
+    return StepRecord(
+        start_s=start_s,
+        seconds=seconds,
+        decode_sequences=len(plan.decode),
+        context_tokens=sum([context for context, _ in plan.decode]),
+        rows=len(plan.decode) + drafted,
+        drafted=drafted,
+        accepted=accepted,
+        emitted=emitted,
+        prefill_sequences=len(plan.prefill),
+        prefill_tokens=sum([new_tokens for new_tokens, _ in plan.prefill]),
+        prompts_finished=plan.prompts_finished,
+        preempted=plan.preempted,
+        running=plan.running,
+        waiting=plan.waiting,
+        used_blocks=plan.used_blocks,
+    )
+
+
+def request_record(sequence: SequenceState, finish_s: float) -> RequestRecord:
+    """The record of a sequence that has emitted its last token."""
+    return RequestRecord(
+        request_id=sequence.request_id,
+        arrival_s=sequence.arrival_s,
+        prompt_tokens=sequence.prompt_tokens,
+        output_tokens=sequence.output_tokens,
+        first_scheduled_s=sequence.first_scheduled_s,
+        first_token_s=sequence.emission_s[0],
+        finish_s=finish_s,
+        rounds=sequence.rounds,
+        draft_rounds=sequence.draft_rounds,
+        drafted=sequence.drafted,
+        accepted=sequence.accepted,
+        preemptions=sequence.preemptions,
+        emission_s=sequence.emission_s,
+        emission_tokens=sequence.emission_tokens,
+    )
+
+
+def serve(
+    requests: Iterable[Request],
+    rules: BatchingRules,
+    pricer: StepPricer,
+    paths: Callable[[Request], AcceptancePath],
+    num_speculative_tokens: Callable[[int], int],
+    *,
+    users: int | None = None,
+    think_time_s: float = 0.0,
+) -> ServingResult:
+    """Serves every request to its end on one replica.
+
+    With `users` the loop is closed: arrival times are those of the simulation, `think_time_s` after a user's last answer.
+    `num_speculative_tokens(running)` is the drafts wanted per sequence at this number of running sequences.
+    Raises ValueError for equal ids, a request without tokens, a negative think time, no users, a step priced at no time,
+    or a path that accepts more than was drafted.
+    """
+    requests = tuple(requests)
+    if len({request.request_id for request in requests}) < len(requests):
+        raise ValueError("request ids must differ")
+    env = simpy.Environment(initial_time=0.0)
+    replica = Replica(env, rules, pricer, paths, num_speculative_tokens)
+    if users is None:
+        open_loop(env, requests, replica.submit)
+    else:
+        replica.request_done = ClosedLoop(env, requests, replica.submit, users, think_time_s).request_done
+    env.run()
+    held_blocks = replica.scheduler.kv.used_blocks
+    if len(replica.records) != len(requests) or held_blocks:
+        raise RuntimeError(f"work was lost: {len(replica.records)} of {len(requests)} requests ended, {held_blocks} blocks held")
+    records = tuple(sorted(replica.records, key=lambda record: record.request_id))
+    return ServingResult(records, replica.steps, replica.steps.term_seconds())

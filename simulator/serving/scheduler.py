@@ -1,0 +1,292 @@
+"""What the next engine step runs: continuous batching as in vLLM V1, without a clock.
+
+Running sequences come first, in the order of their admission, each decoding one with 1 + drafts tokens of the step's
+token budget; then waiting prompts, first come first served, cut into chunks that fill what is left of the budget.
+When KV blocks run out, the sequence admitted last loses its blocks and computes its tokens again later.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from simulator.serving.kv_cache import KVCache
+from simulator.workload import Request
+
+
+class AcceptancePath(Protocol):
+    """One request's fate: how many drafts are proposed and accepted from each position of its output."""
+
+    def accepted(self, position: int, drafted: int, /) -> int: ...
+    def proposed(self, position: int, num_speculative_tokens: int, /) -> int: ...
+
+
+def one_slot_per_draft(num_speculative_tokens: int) -> int:
+    """KV slots kept ahead of a sequence by engines whose drafter writes to the cache: one for every draft to come."""
+    return num_speculative_tokens
+
+
+def no_lookahead(num_speculative_tokens: int) -> int:  # noqa: ARG001
+    """KV slots kept ahead when drafts need no cache (n-gram look-up)."""
+    return 0
+
+
+Admission = Literal["first_chunk", "whole_prompt", "whole_request"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchingRules:
+    """Limits of a step, in vLLM's words. Raises ValueError where a limit is below what any step needs.
+
+    `prefill_first`: prompts get a step of their own before any decoding (vLLM V0, SGLang), instead of sharing it.
+    `chunked_prefill` False: a prompt is taken whole or not at all.
+    `watermark_blocks`: blocks that admitting a prompt leaves free, unless nothing runs.
+    `admission`: what must find room beside what was promised before: a prompt's first chunk (earlier vLLM V1, which can
+    thrash on long prompts), the whole prompt (vLLM's `scheduler_reserve_full_isl`), or prompt and output (TensorRT-LLM's
+    guaranteed no-evict, under which nothing is ever preempted).
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    total_blocks: int
+    block_tokens: int = 16
+    lookahead_slots: Callable[[int], int] = one_slot_per_draft
+    prefill_first: bool = False
+    chunked_prefill: bool = True
+    watermark_blocks: int = 0
+    admission: Admission = "first_chunk"
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "total_blocks", "block_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1 (got {getattr(self, name)})")
+        if self.watermark_blocks < 0:
+            raise ValueError(f"watermark_blocks must be at least 0 (got {self.watermark_blocks})")
+
+    def refusal(self, prompt_tokens: int, output_tokens: int) -> str:
+        """Why such a request can never be served, or "" if it can. The same with and without speculation."""
+        cached = prompt_tokens + output_tokens - 1  # the last token is emitted, never fed back
+        if prompt_tokens + output_tokens > self.max_model_len:
+            return "longer than max_model_len"
+        if cached > self.total_blocks * self.block_tokens:
+            return "larger than the KV cache"
+        # After a preemption the prompt to recompute holds all tokens emitted so far.
+        if not self.chunked_prefill and cached > self.max_num_batched_tokens:
+            return "longer than max_num_batched_tokens without chunked prefill"
+        return ""
+
+
+class SequenceState:
+    """A request in the engine. `computed` tokens are in its KV cache; those below `prefill_tokens` are computed as a prompt."""
+
+    __slots__ = (
+        "accepted",
+        "arrival_s",
+        "computed",
+        "draft_rounds",
+        "drafted",
+        "emission_s",
+        "emission_tokens",
+        "emitted",
+        "first_scheduled_s",
+        "kv_tokens",
+        "longest_output",
+        "output_tokens",
+        "path",
+        "preemptions",
+        "prefill_tokens",
+        "prompt_tokens",
+        "request_id",
+        "rounds",
+    )
+
+    def __init__(self, request: Request, arrival_s: float, path: AcceptancePath, max_model_len: int):
+        self.request_id = request.request_id
+        self.prompt_tokens = self.prefill_tokens = request.prompt_tokens
+        self.output_tokens = request.output_tokens
+        self.longest_output = max_model_len - request.prompt_tokens
+        self.arrival_s = arrival_s
+        self.path = path
+        self.first_scheduled_s: float | None = None
+        self.computed = self.emitted = self.kv_tokens = 0
+        self.rounds = self.draft_rounds = self.drafted = self.accepted = self.preemptions = 0
+        self.emission_s = array("d")
+        self.emission_tokens = array("i")
+
+    def emit(self, tokens: int, now_s: float) -> bool:
+        """Adds a burst of tokens; True if it was the last."""
+        self.emitted += tokens
+        self.emission_s.append(now_s)
+        self.emission_tokens.append(tokens)
+        return self.emitted == self.output_tokens
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One step: `decode[i]` = (context tokens, drafts) of `decoding[i]`; `prefill[i]` = (new tokens, context) of `prompts[i]`.
+
+    Context tokens are those in the KV cache before the step.
+    """
+
+    budget: int  # tokens not yet given away
+    num_speculative_tokens: int
+    lookahead_slots: int
+    decoding: list[SequenceState] = field(default_factory=list)
+    decode: list[tuple[int, int]] = field(default_factory=list)
+    prompts: list[SequenceState] = field(default_factory=list)
+    prefill: list[tuple[int, int]] = field(default_factory=list)
+    prompts_finished: int = 0
+    preempted: int = 0
+    running: int = 0  # these three as the step starts
+    waiting: int = 0
+    used_blocks: int = 0
+
+    def add_prompt(self, sequence: SequenceState, new_tokens: int) -> None:
+        self.prompts.append(sequence)
+        self.prefill.append((new_tokens, sequence.computed))
+        self.prompts_finished += sequence.computed + new_tokens == sequence.prefill_tokens
+        self.budget -= new_tokens
+
+
+class Scheduler:
+    """Queues, KV blocks and the plan of the next step.
+
+    `num_speculative_tokens(running)` is asked once a step with the number of running sequences before new ones are admitted.
+    """
+
+    def __init__(self, rules: BatchingRules, num_speculative_tokens: Callable[[int], int]):
+        self.rules = rules
+        self.num_speculative_tokens = num_speculative_tokens
+        self.kv = KVCache(rules.total_blocks, rules.block_tokens)
+        self.running: list[SequenceState] = []
+        self.waiting: deque[SequenceState] = deque()
+
+    def plan(self) -> StepPlan | None:
+        """The next step, its KV blocks reserved; None if no request is here. Raises RuntimeError if it could do nothing."""
+        if not (self.running or self.waiting):
+            return None
+        num_drafts = self.num_speculative_tokens(len(self.running))
+        plan = StepPlan(self.rules.max_num_batched_tokens, num_drafts, self.rules.lookahead_slots(num_drafts))
+        if self.rules.prefill_first:
+            self._schedule_running(plan, decode=False)
+            self._admit(plan)
+            if not plan.prefill:
+                self._schedule_running(plan, decode=True)
+        else:
+            self._schedule_running(plan, decode=True)
+            self._admit(plan)
+        if not (plan.decode or plan.prefill):
+            raise RuntimeError(f"no progress with {len(self.running)} running, {len(self.waiting)} waiting requests")
+        self.kv.check()
+        plan.running, plan.waiting, plan.used_blocks = len(self.running), len(self.waiting), self.kv.used_blocks
+        return plan
+
+    def finish(self, sequences: list[SequenceState]) -> None:
+        """Lets sequences go that have emitted their last token."""
+        for sequence in sequences:
+            self.kv.release(sequence.request_id)
+        self.running = [sequence for sequence in self.running if sequence.emitted < sequence.output_tokens]
+
+    def _schedule_running(self, plan: StepPlan, decode: bool) -> None:
+        """Gives each running sequence its tokens, oldest first; `decode` False looks at unfinished prompts only."""
+        running, max_model_len = self.running, self.rules.max_model_len
+        num_drafts, lookahead = plan.num_speculative_tokens, plan.lookahead_slots
+        index = 0
+        while index < len(running) and plan.budget > 0:
+            sequence = running[index]
+            index += 1
+            computed = sequence.computed
+            is_prompt = computed < sequence.prefill_tokens
+            if is_prompt:
+                new_tokens = min(sequence.prefill_tokens - computed, plan.budget)
+            elif decode:
+                new_tokens = 1
+                if num_drafts > 0:
+                    emitted = sequence.emitted
+                    proposed = sequence.path.proposed(emitted, num_drafts)
+                    new_tokens = 1 + min(proposed, plan.budget - 1, sequence.longest_output - emitted - 1)
+            else:
+                continue
+            slots = min(computed + new_tokens + lookahead, max_model_len)
+            if slots > sequence.kv_tokens:
+                slots = self._make_room(plan, sequence, slots)
+                if slots == 0:
+                    return
+                new_tokens = min(new_tokens, slots - computed)
+            if is_prompt:
+                plan.add_prompt(sequence, new_tokens)
+            else:
+                plan.decoding.append(sequence)
+                plan.decode.append((computed, new_tokens - 1))
+                plan.budget -= new_tokens
+
+    def _make_room(self, plan: StepPlan, sequence: SequenceState, slots: int) -> int:
+        """Gets `sequence` KV slots, preempting from the youngest down to itself. Returns the slots it got; 0 if it went.
+
+        A sequence left alone takes what there is, first giving up its lookahead, then drafts: `refusal` made sure
+        that its next token fits.
+        """
+        while not self.kv.grow(sequence.request_id, slots):
+            if len(self.running) == 1:
+                slots = self.kv.room_tokens(sequence.request_id)
+                continue
+            youngest = self.running.pop()
+            self._preempt(youngest)
+            plan.preempted += 1
+            if youngest is sequence:
+                return 0
+        sequence.kv_tokens = self.kv.held_blocks[sequence.request_id] * self.rules.block_tokens
+        return slots
+
+    def _preempt(self, sequence: SequenceState) -> None:
+        """Back to the head of the queue. What it emitted stays emitted, and is recomputed as part of its prompt."""
+        self.kv.release(sequence.request_id)
+        sequence.prefill_tokens = sequence.prompt_tokens + sequence.emitted
+        sequence.computed = sequence.kv_tokens = 0
+        sequence.preemptions += 1
+        self.waiting.appendleft(sequence)
+
+    def _admit(self, plan: StepPlan) -> None:
+        """Starts waiting prompts in order while slots, budget and blocks last; none in a step that had to preempt."""
+        rules, kv = self.rules, self.kv
+        while self.waiting and not plan.preempted and plan.budget > 0 and len(self.running) < rules.max_num_seqs:
+            sequence = self.waiting[0]
+            new_tokens = min(sequence.prefill_tokens, plan.budget)
+            if new_tokens < sequence.prefill_tokens and not rules.chunked_prefill:
+                return
+            slots = min(new_tokens + plan.lookahead_slots, rules.max_model_len)
+            alone = not self.running
+            if alone:
+                slots = min(slots, kv.room_tokens(sequence.request_id))
+            elif not self._has_room(plan, sequence):
+                return
+            if not kv.grow(sequence.request_id, slots, 0 if alone else rules.watermark_blocks):
+                return
+            sequence.kv_tokens = kv.held_blocks[sequence.request_id] * rules.block_tokens
+            self.running.append(self.waiting.popleft())
+            plan.add_prompt(sequence, new_tokens)
+
+    def _has_room(self, plan: StepPlan, sequence: SequenceState) -> bool:
+        """Whether the pool holds what the admission rule asks for, beside what running sequences were promised."""
+        if self.rules.admission == "first_chunk":
+            return True
+        kv = self.kv
+        promised = 0
+        for running in self.running:
+            missing = kv.blocks_for(self._promise(plan, running)) - kv.held_blocks[running.request_id]
+            if missing > 0:
+                promised += missing
+        wanted = kv.blocks_for(self._promise(plan, sequence))
+        return wanted + promised + self.rules.watermark_blocks <= kv.free_blocks
+
+    def _promise(self, plan: StepPlan, sequence: SequenceState) -> int:
+        """KV slots a sequence is admitted for."""
+        if self.rules.admission == "whole_request":
+            longest = sequence.prompt_tokens + sequence.output_tokens + plan.lookahead_slots + plan.num_speculative_tokens
+            return min(longest, self.rules.max_model_len)
+        unfinished = sequence.computed < sequence.prefill_tokens
+        return min(sequence.prefill_tokens + plan.lookahead_slots, self.rules.max_model_len) if unfinished else 0

@@ -1,0 +1,118 @@
+"""ServingEngine: what the serving software adds to the arithmetic, one profile per engine *version*.
+
+Host time per step and per round, per-draft-step launch cost, CUDA-graph ladder, attention kernel for several query rows
+per sequence, all-reduce kind, batching rules and memory it keeps for itself.
+"""
+
+from __future__ import annotations
+
+import bisect
+from functools import cache
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from simulator import resources
+from simulator.hardware import AllReduceKind, Hardware, Quantity
+from simulator.spec import Spec, check, load_yaml
+
+Count = Annotated[int, Field(ge=1)]
+AttentionRegime = Literal["split_kv", "serial_walk", "kv_reread"]
+
+
+class GraphLadder(Spec):
+    """Captured sizes in rows: the listed ones, then every `step` up to `largest`."""
+
+    listed: tuple[Count, ...]
+    step: Count
+    largest: Count
+
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(sorted({*self.listed, *range(self.step, self.largest + 1, self.step)}))
+
+
+class AttentionRule(Spec):
+    """The regime on devices of at least this compute capability ("0" = any, also devices without one)."""
+
+    from_compute_capability: str
+    regime: AttentionRegime
+
+
+class ServingEngine(Spec):
+    """One engine version. Seconds, bytes, rows.
+
+    step_overhead_s: host time per step that the device waits for. round_overhead_s: what a speculative round adds to it.
+    draft_step_overhead_s: per draft pass, by method. request_overhead_s: per running request and step.
+    launch_per_layer_s: host time to launch one layer without a captured graph; a pass then takes at least
+    layers × this. sampler_passes / rejection_passes: passes over rows × vocabulary in 32 bit. ngram_lookup_s: CPU time
+    per request and round. draft_cache: how the draft's cache follows the accepted tokens: `padded` first pass over
+    γ+1 rows, `catch_up` one more row after full acceptance, `extra_pass` γ+1 passes a round. admission: what of a request
+    must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`.
+    """
+
+    schema_version: Literal[1]
+    name: str
+    versions: str
+    step_overhead_s: Quantity
+    round_overhead_s: Quantity
+    draft_step_overhead_s: dict[str, Quantity]
+    request_overhead_s: Quantity
+    launch_per_layer_s: Quantity
+    sampler_passes: Quantity
+    rejection_passes: Quantity
+    ngram_lookup_s: Quantity
+    draft_cache: Literal["padded", "catch_up", "extra_pass"]
+    graphs: GraphLadder | None = None
+    attention: tuple[AttentionRule, ...]
+    all_reduce: AllReduceKind
+    block_tokens: Count
+    admission: Literal["first_chunk", "whole_prompt", "whole_request"]
+    lookahead_extra_slots: Annotated[int, Field(ge=0)]
+    prefill_first: bool
+    chunked_prefill: bool
+    max_num_seqs: Count
+    max_num_batched_tokens: Count
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)]
+    reserved_bytes: Quantity
+    sources: tuple[str, ...] = ()
+
+    def attention_regime(self, hardware: Hardware) -> AttentionRegime:
+        """The kernel that serves several query rows per sequence on this device."""
+        capability = _version(hardware.profile.compute_capability or "0")
+        rules = sorted(self.attention, key=lambda rule: _version(rule.from_compute_capability))
+        return next(rule.regime for rule in reversed(rules) if _version(rule.from_compute_capability) <= capability)
+
+    def all_reduce_kind(self, hardware: Hardware) -> AllReduceKind:
+        """PCIe where the device has no faster link, else the engine's kind."""
+        return "pcie" if "pcie" in hardware.profile.all_reduce else self.all_reduce
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
+
+
+@cache
+def captured_sizes(ladder: GraphLadder) -> tuple[int, ...]:
+    return ladder.sizes()
+
+
+def captured_rows(engine: ServingEngine, rows: int) -> int | None:
+    """Rows of the captured graph that serves `rows`, or None where the pass runs eagerly."""
+    if engine.graphs is None:
+        return None
+    sizes = captured_sizes(engine.graphs)
+    index = bisect.bisect_left(sizes, rows)
+    return sizes[index] if index < len(sizes) else None
+
+
+def find_engine(name: str, where: str = "", key: str = "engine") -> ServingEngine:
+    """An engine by id or path. Raises `SpecError` naming the nearest known one."""
+    path = resources.file_of("engine", name)
+    if path is None:
+        raise resources.unknown(where, key, "engine profile", name, resources.ids("engine"))
+    return _load(str(path))
+
+
+@cache
+def _load(path: str) -> ServingEngine:
+    return check(ServingEngine, load_yaml(path))

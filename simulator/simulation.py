@@ -1,0 +1,405 @@
+"""simulate: a scenario served without and with speculation on the same random streams, and what that says.
+
+The composition root: requests, acceptance paths, prices and batching rules meet here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import cycle
+from typing import Literal
+
+from simulator import theory
+from simulator.acceptance import AcceptanceLaw, IndependentAcceptance, band_for
+from simulator.cost.deployment import Deployment
+from simulator.cost.round import RoundCost, StepCost, StepPricer
+from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
+from simulator.scenario import Scenario
+from simulator.serving import (
+    AcceptancePath,
+    BatchingRules,
+    PairedRatio,
+    RequestRecord,
+    ServingResult,
+    Summary,
+    no_lookahead,
+    paired_ratio,
+    serve,
+    summarise,
+)
+from simulator.serving.metrics import Window, is_good, load_in
+from simulator.spec import Problem, SpecError
+from simulator.workload import Request, ServiceLevel, requests_of
+
+# The fewest requests of the run that measures how many a second the replica can finish when work never runs out.
+SATURATION_REQUESTS = 400
+Verdict = Literal["win", "lose", "close"]
+Progress = Callable[[str, int, int], None]  # (which run, requests begun, requests in all)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to serve the workload. gamma 0 = no speculation. saturated_per_s: requests per second when all wait at once."""
+
+    label: str
+    gamma: int
+    deployment: Deployment
+    kv_blocks: int
+    result: ServingResult
+    summary: Summary
+    saturated_per_s: float
+    saturated_prefill_share: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A speculative variant against none, on the same requests. Ratios above 1 are gains; each with its 80 % interval.
+
+    batch, context: means of the plain run, at which `round`, R and its doubt are taken. mean_acceptance_length: as simulated.
+    metric: what the verdict is about.
+    """
+
+    variant: Variant
+    metric: str
+    gain: Estimate
+    verdict: Verdict
+    tpot: Estimate | None
+    e2e: Estimate
+    goodput: float | None
+    output_tokens: float
+    capacity: Estimate
+    batch: int
+    context: float
+    round: RoundCost
+    r: Estimate
+    mean_acceptance_length: float
+    break_even_acceptance_rate: float | None
+    textbook_speedup: float
+    causes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """Everything that `run` says. `comparisons` is empty for a scenario without speculation."""
+
+    scenario: Scenario
+    requests: tuple[Request, ...]
+    plain: Variant
+    comparisons: tuple[Comparison, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def best(self) -> Comparison | None:
+        """The comparison with the largest gain; among gains within 3 % the one that drafts least."""
+        if not self.comparisons:
+            return None
+        top = max(comparison.gain.value for comparison in self.comparisons)
+        near = [comparison for comparison in self.comparisons if comparison.gain.value >= 0.97 * top]
+        return min(near, key=lambda comparison: comparison.variant.gamma)
+
+
+def simulate(scenario: Scenario, progress: Progress | None = None) -> SimulationResult:
+    """Serves the scenario's requests without speculation and at each γ asked for.
+
+    Where acceptance is left open, each γ runs at the low and the high end of a sourced band for the method.
+    """
+    requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
+    warnings = list(scenario.warnings)
+    plain = _variant(_Server(scenario, scenario.deployment.plain(), 0, None), "no speculation", requests, progress)
+    comparisons = []
+    for gamma in scenario.gammas:
+        for label, law in _laws(scenario, gamma, warnings):
+            server = _Server(scenario, scenario.deployment, gamma, law)
+            comparisons.append(_compare(server, plain, _variant(server, label, requests, progress), requests))
+    return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(warnings))
+
+
+def _laws(scenario: Scenario, gamma: int, warnings: list[str]) -> list[tuple[str, AcceptanceLaw]]:
+    """(label, acceptance law) of each run at this γ."""
+    speculation = scenario.file.speculation
+    assert speculation is not None
+    name = f"γ = {gamma}" if speculation.by_batch is None else f"γ by batch, up to {gamma}"
+    resolved = scenario.acceptance(gamma)
+    if resolved is not None:
+        return [(name, resolved.law)]
+    band = band_for(speculation.method, gamma)
+    if band is None:
+        raise SpecError(
+            [
+                scenario.document.problem(
+                    ("acceptance",), f"must be given: no measured acceptance of method {speculation.method} is shipped"
+                )
+            ]
+        )
+    warnings.append(
+        f"acceptance is left open: {name} runs at the lowest and highest τ measured for {speculation.method}, "
+        f"{band.low:.2f} ({band.low_source}) and {band.high:.2f} ({band.high_source})"
+    )
+    ends = (("low", band.low), ("high", band.high))
+    return [
+        (f"{name}, τ = {tau:.2f} ({end} end)", IndependentAcceptance(theory.acceptance_rate_for(tau, gamma))) for end, tau in ends
+    ]
+
+
+def batching_rules(scenario: Scenario, deployment: Deployment) -> BatchingRules:
+    """The scenario's limits for this deployment, whose drafter takes memory from the KV pool."""
+    engine, limits = deployment.engine, scenario.limits
+    extra = engine.lookahead_extra_slots
+    lookahead = no_lookahead if deployment.drafter is None else lambda gamma: gamma + extra if gamma else 0
+    return BatchingRules(
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_model_len=limits.max_model_len,
+        total_blocks=deployment.kv_blocks(limits.gpu_memory_utilization),
+        block_tokens=engine.block_tokens,
+        lookahead_slots=lookahead,
+        prefill_first=engine.prefill_first,
+        chunked_prefill=engine.chunked_prefill,
+        admission=engine.admission,
+    )
+
+
+class _NoDrafts:
+    """The acceptance path of a run without speculation."""
+
+    def accepted(self, position: int, drafted: int, /) -> int:  # noqa: ARG002
+        return 0
+
+    def proposed(self, position: int, num_speculative_tokens: int, /) -> int:  # noqa: ARG002
+        return 0
+
+
+@dataclass(frozen=True)
+class _ScaledRounds:
+    """Prices whose decoding part is scaled: the same run had R been this much larger or smaller."""
+
+    base: StepPricer
+    scale: float
+
+    def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> StepCost:
+        cost = self.base.price(decode, prefill, prompts_finished)
+        terms = tuple((name, s if name.startswith("prefill") else s * self.scale) for name, s in cost.terms)
+        return StepCost(sum(seconds for _, seconds in terms), terms)
+
+
+@dataclass(frozen=True)
+class _Server:
+    """Serves the scenario's requests under one deployment, γ and acceptance law (None = no speculation)."""
+
+    scenario: Scenario
+    deployment: Deployment
+    gamma: int
+    law: AcceptanceLaw | None
+
+    @cached_property
+    def rules(self) -> BatchingRules:
+        return batching_rules(self.scenario, self.deployment)
+
+    @cached_property
+    def pricer(self) -> StepPricer:
+        full = float(self.law.conditional_rates(self.gamma).prod()) if self.law is not None else 0.0
+        return self.deployment.pricer(full)
+
+    def path(self, request: Request) -> AcceptancePath:
+        if self.law is None:
+            return _NoDrafts()
+        seed = self.scenario.file.seed
+        return self.law.path(request.request_id, request.output_tokens, seed, prompt_tokens=request.prompt_tokens)
+
+    def drafts(self, running: int) -> int:
+        speculation = self.scenario.file.speculation
+        return 0 if self.law is None or speculation is None else speculation.tokens_at(self.gamma, running)
+
+    def run(
+        self, requests: tuple[Request, ...], begun: Callable[[], None] | None = None, round_scale: float = 1.0
+    ) -> ServingResult:
+        """Every request to its end, as the scenario's arrivals say. `begun` is called as each request arrives."""
+        arrivals = self.scenario.file.workload.arrivals
+        pricer = self.pricer if round_scale == 1.0 else _ScaledRounds(self.pricer, round_scale)
+
+        def path(request: Request) -> AcceptancePath:
+            if begun is not None:
+                begun()
+            return self.path(request)
+
+        users = arrivals.users if arrivals.process == "closed_loop" else None
+        return serve(requests, self.rules, pricer, path, self.drafts, users=users, think_time_s=arrivals.think_time_s or 0.0)
+
+    def saturated(self, requests: tuple[Request, ...]) -> tuple[float, float]:
+        """(requests finished per second, share of that time spent on prompts) while more always wait.
+
+        The workload's requests, over and over, all there from the start. Measured between the end of the first quarter, when
+        young and old requests are mixed, and the admission of the last, after which the batch runs empty.
+        """
+        count = max(SATURATION_REQUESTS, 4 * self.rules.max_num_seqs)
+        waiting = tuple(replace(r, request_id=i, arrival_s=0.0) for i, r in zip(range(count), cycle(requests), strict=False))
+        result = serve(waiting, self.rules, self.pricer, self.path, self.drafts)
+        ends = sorted(record.finish_s for record in result.records if record.finish_s is not None)
+        start_s = ends[len(ends) // 4]
+        end_s = max(record.first_scheduled_s or 0.0 for record in result.records)
+        if sum(start_s < end <= end_s for end in ends) < len(ends) / 4:
+            start_s, end_s = 0.0, ends[-1]
+        finished = sum(start_s < end <= end_s for end in ends)
+        return finished / (end_s - start_s), load_in(result, Window(start_s, end_s, (), "")).prefill_share
+
+
+def _variant(server: _Server, label: str, requests: tuple[Request, ...], progress: Progress | None) -> Variant:
+    count = 0
+
+    def begun() -> None:
+        nonlocal count
+        count += 1
+        if progress is not None:
+            progress(label, count, len(requests))
+
+    result = server.run(requests, begun)
+    summary = summarise(result, server.scenario.file.service_level)
+    if not summary.finished:
+        raise SpecError([_nothing_served(server.scenario, summary)])
+    saturated_per_s, prefill_share = server.saturated(requests)
+    return Variant(
+        label, server.gamma, server.deployment, server.rules.total_blocks, result, summary, saturated_per_s, prefill_share
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The plain run, the speculative one, and the speculative one had R been at either end of its 80 % interval."""
+
+    plain: ServingResult
+    speculative: ServingResult
+    slow_rounds: ServingResult
+    fast_rounds: ServingResult
+
+    def gain(self, value: Callable[[RequestRecord], float | None], invert: bool = False) -> Estimate | None:
+        """Plain over speculative (or the inverse, for what should rise), with the doubt of requests and of R together.
+
+        None where no request has a positive value in both runs.
+        """
+
+        def ratio(result: ServingResult) -> PairedRatio:
+            pair = (result, self.plain) if invert else (self.plain, result)
+            return paired_ratio(pair[0].records, pair[1].records, value)
+
+        try:
+            middle, low, high = ratio(self.speculative), ratio(self.slow_rounds), ratio(self.fast_rounds)
+        except ValueError:
+            return None
+        sampling = math.log(middle.high / middle.ratio) if math.isfinite(middle.high) else math.inf
+        below = math.hypot(sampling, max(math.log(middle.ratio / low.ratio), 0.0))
+        above = math.hypot(sampling, max(math.log(high.ratio / middle.ratio), 0.0))
+        return Estimate(middle.ratio, middle.ratio * math.exp(-below), middle.ratio * math.exp(min(above, 50.0)))
+
+
+def _compare(server: _Server, plain: Variant, variant: Variant, requests: tuple[Request, ...]) -> Comparison:
+    """What speculation changed, with the doubt of requests and of coefficients together."""
+    load, gamma, law = plain.summary.load, variant.gamma, server.law
+    assert law is not None
+    batch = max(round(load.mean_decode_sequences or 1), 1)
+    context = load.mean_context_tokens or 1.0
+    proposal_rate = _proposal_rate(variant)
+    pricer = UncertainPricer(variant.deployment, float(law.conditional_rates(gamma).prod()))
+    cost = pricer.base.round(gamma, batch, context, proposal_rate)
+    log_std = pricer.log_std(gamma, batch, context, proposal_rate)
+    tau = variant.summary.acceptance.mean_acceptance_length or 1.0
+    spread = math.exp(Z80 * log_std)
+    runs = _Runs(
+        plain.result, variant.result, server.run(requests, round_scale=spread), server.run(requests, round_scale=1 / spread)
+    )
+    metric, judged = _judged(server.scenario, runs)
+    e2e = runs.gain(lambda record: record.e2e_latency_s)
+    assert e2e is not None  # both runs served the same requests, and some
+    tokens = variant.summary.output_tokens_per_s / plain.summary.output_tokens_per_s
+    goodput = None
+    if plain.summary.goodput_per_s and variant.summary.goodput_per_s is not None:
+        goodput = variant.summary.goodput_per_s / plain.summary.goodput_per_s
+    # Only the decoding part of a saturated replica's time depends on R.
+    capacity = Estimate.lognormal(
+        variant.saturated_per_s / plain.saturated_per_s, log_std * (1 - variant.saturated_prefill_share)
+    )
+    return Comparison(
+        variant=variant, metric=metric if judged else f"mean end-to-end latency (no {metric} to compare)", gain=judged or e2e,
+        verdict=_verdict(judged or e2e),
+        tpot=runs.gain(lambda record: record.tpot_s), e2e=e2e, goodput=goodput, output_tokens=tokens, capacity=capacity,
+        batch=batch, context=context, round=cost, r=Estimate.lognormal(cost.r, log_std), mean_acceptance_length=tau,
+        break_even_acceptance_rate=pricer.base.break_even_rate(gamma, batch, context, proposal_rate),
+        textbook_speedup=theory.textbook_speedup(tau, gamma, cost.cost_coefficient), causes=_causes(plain, variant, cost),
+    )  # fmt: skip
+
+
+def _judged(scenario: Scenario, runs: _Runs) -> tuple[str, Estimate | None]:
+    """What the verdict is about, and its gain: goodput under a service level, else tokens per second or time per token."""
+    level, arrivals = scenario.file.service_level, scenario.file.workload.arrivals
+    turns = runs.gain(lambda record: _turn_s(record, arrivals.think_time_s or 0.0)) if arrivals.users else None
+    if level is not None:
+        good = runs.gain(lambda record: _good(record, level), invert=True)
+        return "goodput", _product(good, turns) if arrivals.users else good
+    if arrivals.users:
+        return "output tokens per second", turns
+    return "mean time per output token", runs.gain(lambda record: record.tpot_s)
+
+
+def _product(first: Estimate | None, second: Estimate | None) -> Estimate | None:
+    """The product of two gains whose doubts are taken as independent."""
+    if first is None or second is None:
+        return None
+    value = first.value * second.value
+    below = math.hypot(math.log(first.value / first.low), math.log(second.value / second.low))
+    above = math.hypot(math.log(first.high / first.value), math.log(second.high / second.value))
+    return Estimate(value, value * math.exp(-below), value * math.exp(above))
+
+
+def _nothing_served(scenario: Scenario, summary: Summary) -> Problem:
+    why = ", ".join(f"{count} {reason}" for reason, count in summary.rejected.items()) or "none arrived"
+    return scenario.document.problem(("workload",), f"must hold requests that can be served: {why}")
+
+
+def _good(record: RequestRecord, level: ServiceLevel) -> float:
+    return float(is_good(record, level))
+
+
+def _turn_s(record: RequestRecord, think_s: float) -> float | None:
+    return None if record.e2e_latency_s is None else record.e2e_latency_s + think_s
+
+
+def _verdict(gain: Estimate) -> Verdict:
+    return "win" if gain.low > 1 else "lose" if gain.high < 1 else "close"
+
+
+def _proposal_rate(variant: Variant) -> float:
+    """Share of sequence-rounds in which the drafter proposed anything."""
+    counts = variant.summary.acceptance
+    return counts.draft_rounds / counts.rounds if counts.rounds else 1.0
+
+
+def _cause(name: str) -> str:
+    """A term of R - 1 in words: ``draft: later_passes`` → ``later draft passes``."""
+    side, _, term = name.partition(": ")
+    words = term.replace("_", " ")
+    if side == "verify":
+        return words if "overhead" in words else f"{words} in verification"
+    return {
+        "first pass": "the first draft pass", "later passes": "later draft passes", "launches": "launches of draft passes",
+        "lookup": "n-gram look-up",
+    }.get(words, f"drafting ({words})")  # fmt: skip
+
+
+def _causes(plain: Variant, variant: Variant, cost: RoundCost) -> tuple[str, ...]:
+    """The two largest terms of R - 1, and what load adds: queueing, preemption, memory, prefill."""
+    causes = [f"{_cause(name)} {share:+.2f} plain steps per round" for name, share in cost.causes()[:2]]
+    before, after = plain.summary, variant.summary
+    if before.queueing_s and after.queueing_s and before.e2e_latency_s:
+        change_s = after.queueing_s.mean - before.queueing_s.mean
+        if abs(change_s) > 0.05 * before.e2e_latency_s.mean:
+            causes.append(f"queueing {change_s:+.3g} s per request")
+    if after.preemptions != before.preemptions:
+        causes.append(f"preemptions {before.preemptions} → {after.preemptions}")
+    taken = 1 - variant.kv_blocks / plain.kv_blocks
+    if taken > 0.05:
+        causes.append(f"the drafter takes {100 * taken:.0f} % of the KV cache")
+    if before.load.prefill_share > 0.2:
+        causes.append(f"{100 * before.load.prefill_share:.0f} % of busy time is prefill, which speculation cannot shorten")
+    return tuple(causes)

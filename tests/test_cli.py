@@ -1,0 +1,129 @@
+"""Commands: JSON alone on stdout, exit codes, and what a command may import."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulator.__main__ import main
+from tests.test_scenario import BASE, run_quietly
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("scenario") / "small.yaml"
+    path.write_text(BASE)
+    return path
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["break-even"]])
+def test_scenario_verbs_print_one_json_document_and_nothing_else(arguments, small, capsys):
+    assert main([*arguments, str(small), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema_version"] == 1
+
+
+def test_run_prints_the_verdict_before_the_table(small, capsys):
+    assert main(["run", str(small)]) == 0
+    text = capsys.readouterr().out
+    assert text.index("Speculation wins") < text.index("γ = 3")
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_run_says_which_run_is_going_on_stderr(small):
+    code, shown = run_quietly(["run", str(small)])
+    assert code == 0
+    assert "simulating 50 requests: no speculation" in shown
+
+
+def test_same_scenario_same_bytes(small, capsys):
+    outputs = []
+    for _ in range(2):
+        main(["run", str(small), "--json"])
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+
+
+def test_out_writes_report_summary_figures_and_records(small, tmp_path, capsys):
+    out = tmp_path / "report"
+    assert main(["run", str(small), "--out", str(out)]) == 0
+    names = {path.name for path in out.rglob("*") if path.is_file()}
+    assert {"report.md", "summary.json", "records.parquet", "break_even.csv"} <= names
+    assert sum(name.endswith(".png") for name in names) >= 5
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    code, shown = run_quietly(["run", str(small), "--out", str(blocked)])
+    assert code == 2
+    assert "--out" in shown
+
+
+@pytest.mark.parametrize("kind", ["hardware", "engine", "model", "acceptance", "workload", "scenario"])
+def test_list_names_what_is_known(kind, capsys):
+    assert main(["list", kind, "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)[kind]
+    assert len(entries) >= 4
+    assert main(["list", kind]) == 0
+    assert all(len(line) <= 100 for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "none.yaml"], "none.yaml"),
+        (["run", "quickstrat"], "did you mean quickstart"),
+        (["preidct"], "predict"),
+        (["predict", "--bacth", "3"], "--batch"),
+        (["predict", "--hardware", "h100_smx", "--target", "llama-3.1-8b", "--method", "eagle3", "--num-speculative-tokens", "3"], "did you mean h100_sxm"),
+        (["predict", "--hardware", "h100_sxm", "--target", "llama-3.1-8b", "--method", "eagle3", "--num-speculative-tokens", "0"], "--num-speculative-tokens: must be at least 1 (got 0)"),
+        (["predict", "--hardware", "h100_sxm", "--target", "llama-3.1-8b", "--method", "eagle3", "--num-speculative-tokens", "3", "--batch", "1.5"], "--batch: must be a whole number"),
+        (["predict", "--hardware", "h100_sxm"], "--target: must be given"),
+        (["predict", "--out", "x.csv", "--hardware", "h100_sxm"], "--table"),
+        (["list", "hardwares"], "did you mean hardware"),
+        (["run"], "scenario"),
+    ],
+)  # fmt: skip
+def test_a_users_mistake_is_one_clear_message_and_exit_code_2(arguments, expected):
+    code, shown = run_quietly(arguments)
+    assert code == 2
+    assert expected in shown
+    assert "Traceback" not in shown
+
+
+def test_break_even_without_speculation_is_refused(tmp_path):
+    path = tmp_path / "plain.yaml"
+    path.write_text(BASE[: BASE.index("speculation:")] + BASE[BASE.index("workload:") :])
+    code, shown = run_quietly(["break-even", str(path)])
+    assert code == 2
+    assert "speculation: must be given" in shown
+
+
+def imported_by(arguments: list[str]) -> set[str]:
+    script = f"import sys\nfrom simulator.__main__ import main\ncode = main({arguments!r})\nassert code == 0\nprint(*sorted({{m.split('.')[0] for m in sys.modules}}), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+def test_run_and_predict_import_neither_torch_nor_pandas_nor_matplotlib(small):
+    predict = [
+        "predict",
+        "--hardware",
+        "h100_sxm",
+        "--target",
+        "llama-3.1-8b",
+        "--method",
+        "eagle3",
+        "--num-speculative-tokens",
+        "3",
+        "--json",
+    ]
+    for arguments in (["run", str(small), "--json"], predict):
+        assert not imported_by(arguments) & {"torch", "pandas", "matplotlib", "pyarrow", "numba"}
+
+
+def test_importing_the_package_imports_no_library():
+    script = "import sys, simulator\nprint(*sorted({m.split('.')[0] for m in sys.modules} & {'numpy', 'scipy', 'pydantic', 'simpy', 'yaml'}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

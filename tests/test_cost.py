@@ -1,0 +1,420 @@
+"""Laws of the cost model: what any pass, draft and round must satisfy, and a few published measurements."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.architecture import find_model
+from simulator.cost.deployment import Deployment
+from simulator.cost.forward import ForwardCost, ForwardPass, uniform_pass
+from simulator.cost.roofline import gemm, serial_walk_attention, smooth_maximum, split_kv_attention, walk_s
+from simulator.cost.uncertainty import UncertainPricer
+from simulator.hardware import HardwareOverride, find_hardware, override
+from simulator.serving_engine import captured_rows, find_engine
+from simulator.spec import Document
+
+LLAMA_8B = find_model("meta-llama/Llama-3.1-8B-Instruct")
+LLAMA_70B = find_model("meta-llama/Llama-3.1-70B-Instruct")
+LLAMA_1B = find_model("meta-llama/Llama-3.2-1B-Instruct")
+EAGLE3 = find_model("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B")
+H100 = find_hardware("h100_sxm")
+VLLM = find_engine("vllm")
+
+
+def eagle3(**changes) -> Deployment:
+    return replace(Deployment(H100, VLLM, LLAMA_8B, method="eagle3", drafter=EAGLE3), **changes)
+
+
+def passes(**changes) -> ForwardCost:
+    return eagle3(**changes).target_cost()
+
+
+def plain_s(cost: ForwardCost, sequences: int, context: float = 512, rows: float = 1) -> float:
+    return cost.price(uniform_pass(sequences, rows, context, cost.window)).seconds
+
+
+# ------------------------------------------------------------------------------------------------------------ roofline
+
+
+@given(st.floats(1e-9, 1e3), st.floats(1e-9, 1e3), st.floats(1, 16))
+def test_smooth_maximum_lies_between_the_maximum_and_the_sum(a, b, p):
+    value = smooth_maximum(a, b, p)
+    assert max(a, b) * (1 - 1e-12) <= value <= (a + b) * (1 + 1e-12)
+
+
+def test_smooth_maximum_tends_to_the_plain_roofline_away_from_the_knee():
+    assert smooth_maximum(1.0, 0.05, 3.0) == pytest.approx(1.0, rel=1e-4)
+
+
+@given(st.integers(1, 4096), st.integers(1, 4096))
+def test_more_rows_never_make_a_gemm_cheaper(few, many):
+    few, many = sorted((few, many))
+    time = [gemm(rows, 4096, 4096, 2.0, H100, "bf16").seconds for rows in (few, many)]
+    assert time[0] <= time[1] * (1 + 1e-12)
+
+
+def test_gemm_reaches_the_weight_stream_at_one_row_and_the_arithmetic_at_many():
+    n = k = 16384
+    one, many = gemm(1, n, k, 2.0, H100, "bf16"), gemm(16384, n, k, 2.0, H100, "bf16")
+    overhead = H100.coefficients.gemm_overhead_s.value
+    assert one.bound == "memory"
+    assert many.bound == "compute"
+    assert one.seconds - overhead == pytest.approx(2.0 * n * k / H100.bandwidth_bytes_per_s, rel=0.01)
+    assert many.seconds - overhead == pytest.approx(2.0 * 16384 * n * k / H100.flops_per_s("bf16"), rel=0.05)
+
+
+def test_serial_walk_is_one_walk_while_blocks_fit_the_device_and_waves_after():
+    units, walk = H100.profile.compute_units, walk_s(4096, 128, H100)
+    overhead = H100.coefficients.walk_overhead_s.value
+    fits = serial_walk_attention(walk, walk * units, units, True, H100)
+    one_more = serial_walk_attention(walk, walk * (units + 1), units + 1, True, H100)
+    assert fits.seconds == pytest.approx(overhead + walk)
+    assert one_more.seconds == pytest.approx(overhead + 2 * walk)
+
+
+def test_unequal_serial_walks_take_the_longest_or_the_spread_work():
+    units = H100.profile.compute_units
+    overhead = H100.coefficients.walk_overhead_s.value
+    assert serial_walk_attention(5e-6, 6e-6, 4, False, H100).seconds == pytest.approx(overhead + 5e-6)
+    assert serial_walk_attention(5e-6, 1e-5 * units, 4 * units, False, H100).seconds == pytest.approx(overhead + 1e-5 + 2.5e-6)
+
+
+def test_split_kv_attention_is_the_kv_stream_for_long_caches():
+    kv_bytes = 64e9
+    operation = split_kv_attention(kv_bytes, 8, 1.0, H100)
+    assert operation.bound == "memory"
+    assert operation.seconds == pytest.approx(kv_bytes / H100.attention_bandwidth_bytes_per_s, rel=0.01)
+
+
+# ---------------------------------------------------------------------------------------------------------------- passes
+
+
+def test_terms_sum_to_the_pass_and_are_never_negative():
+    cost = passes(tensor_parallel_size=2)
+    for asked in (
+        uniform_pass(7, 1, 900, None),
+        uniform_pass(7, 4, 900, None),
+        ForwardPass(3, 3, 900, 900, 500, ((300, 100),), 4),
+    ):
+        priced = cost.price(asked)
+        assert all(term.seconds >= 0 for term in priced.terms)
+        assert priced.seconds == pytest.approx(math.fsum(term.seconds for term in priced.terms))
+        assert {"layers", "lm_head", "attention", "small_kernels", "all_reduce"} <= {term.name for term in priced.terms}
+
+
+def test_batch_one_decode_is_memory_bound_and_takes_its_weight_stream():
+    cost = passes()
+    priced = cost.price(uniform_pass(1, 1, 512, None))
+    stream_s = (
+        (LLAMA_8B.parameter_count - LLAMA_8B.vocab_size * LLAMA_8B.hidden_size)
+        * 2
+        / H100.profile.memory_bandwidth_bytes_per_s.value
+    )
+    assert priced.bound == "memory"
+    assert stream_s < priced.seconds < 2 * stream_s
+
+
+def test_plain_step_of_an_8b_model_on_an_h100_is_the_published_7_ms():
+    """vllm-project/vllm#20780: 7.07 ms per token at batch 1 (the engine's step overhead was fitted on it)."""
+    step = eagle3(engine=find_engine("vllm_2025")).pricer().plain(1, 512)
+    assert step.seconds == pytest.approx(7.07e-3, rel=0.10)
+
+
+@settings(derandomize=True, max_examples=40)
+@given(st.integers(1, 256), st.integers(1, 8), st.integers(16, 65536))
+def test_a_pass_never_gets_cheaper_with_sequences_rows_or_context(sequences, rows, context):
+    cost = passes()
+    base = plain_s(cost, sequences, context, rows)
+    assert base <= plain_s(cost, sequences + 1, context, rows) * (1 + 1e-12)
+    assert base <= plain_s(cost, sequences, context, rows + 1) * (1 + 1e-12)
+    assert base <= plain_s(cost, sequences, context + 64, rows) * (1 + 1e-12)
+
+
+def test_verification_is_nearly_free_at_batch_one_and_not_at_a_large_batch():
+    cost = passes()
+    assert plain_s(cost, 1, rows=5) / plain_s(cost, 1) < 1.1
+    assert plain_s(cost, 256, rows=5) / plain_s(cost, 256) > 1.8
+
+
+def test_faster_memory_and_arithmetic_never_slow_a_pass():
+    slow = override(H100, HardwareOverride(base="h100_sxm", memory_bandwidth_fraction=0.5, flops_fraction=0.4), Document("", {}))
+    for batch in (1, 64, 512):
+        assert plain_s(passes(), batch, rows=4) < plain_s(passes(hardware=slow), batch, rows=4)
+
+
+def test_tensor_parallelism_shares_the_layers_and_adds_all_reduce():
+    alone, shared = passes(target=LLAMA_70B), passes(target=LLAMA_70B, tensor_parallel_size=4)
+    one, four = alone.price(uniform_pass(8, 1, 512, None)), shared.price(uniform_pass(8, 1, 512, None))
+    terms = {term.name: term.seconds for term in four.terms}
+    assert terms["all_reduce"] > 0
+    assert one.seconds / 4 < four.seconds < one.seconds / 2
+
+
+def test_kv_heads_are_replicated_beyond_their_number():
+    assert LLAMA_8B.kv_bytes_per_token("bf16", 16) == LLAMA_8B.kv_bytes_per_token("bf16", 8)
+
+
+def test_sliding_window_layers_stop_paying_for_context():
+    gemma = find_model("google/gemma-3-27b-it")
+    cost = passes(target=gemma)
+    window = gemma.sliding_window
+    full = replace_window(cost)
+    near = [plain_s(c, 8, window) for c in (cost, full)]
+    far = [plain_s(c, 8, 32 * window) for c in (cost, full)]
+    growth = [far[i] - near[i] for i in range(2)]
+    assert growth[0] == pytest.approx(
+        growth[1] * (gemma.num_hidden_layers - gemma.sliding_layers) / gemma.num_hidden_layers, rel=0.02
+    )
+
+
+def replace_window(cost: ForwardCost) -> ForwardCost:
+    model = cost.architecture.model_copy(update={"sliding_window": None, "layer_pattern": None})
+    return ForwardCost(model, cost.hardware, cost.engine, cost.tensor_parallel_size, cost.weights, cost.kv_cache)
+
+
+def test_fp8_halves_the_weight_stream_and_runs_as_weight_only_where_the_device_has_no_fp8():
+    a100 = find_hardware("a100_sxm_80gb")
+    assert a100.compute_dtype("fp8") == "bf16"
+    for hardware in (H100, a100):
+        wide, narrow = passes(hardware=hardware), passes(hardware=hardware, weights="fp8")
+        overhead = 4 * 32 * hardware.coefficients.gemm_overhead_s.value
+        ratio = (narrow.layer_gemms(1).seconds - overhead) / (wide.layer_gemms(1).seconds - overhead)
+        assert ratio == pytest.approx(0.5, abs=0.02)
+
+
+def test_uncaptured_passes_wait_for_their_launches():
+    eager = find_engine("hf_eager")
+    cost = passes(engine=eager)
+    step = cost.price(uniform_pass(1, 1, 512, None))
+    assert step.seconds >= 32 * eager.launch_per_layer_s.value
+    assert any(term.name == "launch_wait" and term.bound == "host" for term in step.terms)
+
+
+def test_rows_are_padded_to_the_next_captured_graph_and_none_serves_beyond_the_ladder():
+    assert [captured_rows(VLLM, rows) for rows in (1, 3, 9, 512, 513)] == [1, 4, 16, 512, None]
+    assert captured_rows(find_engine("hf_eager"), 1) is None
+
+
+# ------------------------------------------------------------------------------------------------------------- attention
+
+
+def attention_s(cost: ForwardCost, sequences: int, rows: int, context: float) -> float:
+    terms = cost.price(uniform_pass(sequences, rows, context, cost.window)).terms
+    return next(term.seconds for term in terms if term.name == "attention")
+
+
+def test_regime_follows_engine_and_compute_capability():
+    regimes = {
+        (e, h): find_engine(e).attention_regime(find_hardware(h))
+        for e in ("vllm", "sglang", "vllm_v0")
+        for h in ("rtx_4090", "h100_sxm")
+    }
+    assert regimes["vllm", "rtx_4090"] == "serial_walk"
+    assert regimes["vllm", "h100_sxm"] == regimes["sglang", "rtx_4090"] == "split_kv"
+    assert regimes["vllm_v0", "h100_sxm"] == "kv_reread"
+
+
+@pytest.mark.parametrize(("device", "tokens", "measured_s"), [("rtx_4090", 8192, 264.3e-6), ("rtx_pro_6000", 8192, 187.4e-6)])
+def test_serial_walk_is_the_measured_one(device, tokens, measured_s):
+    """LLMServingSim's tables (vLLM 0.19, FlashAttention-2): 16 rows over 8k cached tokens, one layer of Llama-3.1-8B."""
+    cost = passes(hardware=find_hardware(device))
+    assert attention_s(cost, 1, 16, tokens) / 32 == pytest.approx(measured_s, rel=0.08)
+
+
+def test_without_split_kv_a_few_rows_over_a_long_context_cost_several_plain_rows():
+    """The walk of one block cannot be shared: 16 rows over 16k tokens took 9.2 × one row whose cache lay in L2."""
+    cost = passes(hardware=find_hardware("rtx_4090"))
+    assert 4 < attention_s(cost, 1, 16, 16384) / attention_s(cost, 1, 1, 16384) < 9.2
+
+
+def test_split_kv_reads_the_cache_once_for_all_rows_and_reread_once_for_each():
+    split, reread = passes(), passes(engine=find_engine("vllm_v0"))
+    assert attention_s(split, 4, 8, 32768) < 1.2 * attention_s(split, 4, 1, 32768)
+    assert attention_s(reread, 4, 8, 32768) == pytest.approx(8 * attention_s(reread, 4, 1, 32768), rel=0.1)
+
+
+def test_long_prompts_cost_quadratic_attention():
+    cost = passes()
+
+    def prefill_attention_s(tokens: int) -> float:
+        terms = cost.price(ForwardPass(0, 0, 0, 0, 0, ((tokens, 0),), 1)).terms
+        return next(term.seconds for term in terms if term.name == "attention")
+
+    assert prefill_attention_s(65536) / prefill_attention_s(32768) == pytest.approx(4, rel=0.05)
+
+
+def test_chunks_of_a_prompt_cost_the_same_attention_arithmetic_as_the_whole():
+    cost = passes()
+    hardware_s = cost.hardware.coefficients.attention_overhead_s.value * 32
+
+    def attention(chunks: list[tuple[int, int]]) -> float:
+        return sum(
+            next(term.seconds for term in cost.price(ForwardPass(0, 0, 0, 0, 0, (chunk,), 1)).terms if term.name == "attention")
+            - hardware_s
+            for chunk in chunks
+        )
+
+    whole, halves = attention([(32768, 0)]), attention([(16384, 0), (16384, 16384)])
+    assert halves == pytest.approx(whole, rel=0.02)
+
+
+# ---------------------------------------------------------------------------------------------------------------- rounds
+
+
+@settings(derandomize=True, max_examples=30)
+@given(st.integers(1, 8), st.integers(1, 200), st.integers(16, 16384), st.sampled_from(["vllm", "sglang", "hf_eager", "vllm_v0"]))
+def test_round_terms_sum_and_r_grows_with_gamma(gamma, batch, context, engine):
+    pricer = eagle3(engine=find_engine(engine)).pricer()
+    cost, longer = pricer.round(gamma, batch, context), pricer.round(gamma + 1, batch, context)
+    assert cost.round_s == pytest.approx(math.fsum(term.seconds for term in (*cost.draft, *cost.verify)))
+    assert cost.r == pytest.approx(1 + sum(share for _, share in cost.causes()))
+    assert 1 <= cost.r <= longer.r
+
+
+def test_r_is_the_textbook_denominator_where_verification_is_free():
+    """R → γc + 1 (Leviathan et al. 2023) with nothing but the weight stream to pay for."""
+    free = HardwareOverride(
+        base="h100_sxm", flops_fraction=1.0, gemm_overhead_s=0.0, gemm_smoothness=16.0, attention_overhead_s=0.0, attention_wave_s=0.0,
+        attention_bandwidth_fraction=1.0, attention_flops_fraction=1.0, elementwise_overhead_s=0.0,
+    )  # fmt: skip
+    zero = VLLM.step_overhead_s.model_copy(update={"value": 0.0})
+    engine = VLLM.model_copy(
+        update=dict.fromkeys(
+            ("step_overhead_s", "round_overhead_s", "request_overhead_s", "sampler_passes", "rejection_passes"), zero
+        )
+        | {"draft_step_overhead_s": {"default": zero}}
+    )
+    deployment = Deployment(override(H100, free, Document("", {})), engine, LLAMA_8B, method="draft_model", drafter=LLAMA_1B)
+    cost = deployment.pricer().round(4, 1, 16)
+    draft_pass_s = replace(deployment, target=LLAMA_1B).plain().pricer().plain(1, 16).seconds
+    assert cost.r == pytest.approx(4 * draft_pass_s / cost.plain_step_s + 1, rel=0.01)
+
+
+def test_round_cost_ratio_of_d1_holds_for_eagle_1_and_eagle_3():
+    """vllm-project/vllm#20780: R = τ · TPOT / 7.07 ms; vllm_2025's draft constants were fitted on these runs."""
+    published = {
+        "eagle3": (
+            {2: 2.36, 3: 2.79, 4: 3.08, 5: 3.32, 6: 3.46, 7: 3.54},
+            {2: 4.32, 3: 4.09, 4: 4.05, 5: 4.13, 6: 4.20, 7: 4.29},
+        ),
+        "eagle": ({2: 2.10, 3: 2.29, 4: 2.39, 5: 2.43, 6: 2.45, 7: 2.47}, {2: 4.37, 3: 4.29, 4: 4.48, 5: 4.71, 6: 4.94, 7: 5.20}),
+    }
+    heads = {"eagle3": EAGLE3, "eagle": find_model("yuhuili/EAGLE-LLaMA3.1-Instruct-8B")}
+    for method, (tau, tpot_ms) in published.items():
+        pricer = eagle3(engine=find_engine("vllm_2025"), method=method, drafter=heads[method]).pricer()
+        for gamma in tau:
+            assert pricer.round(gamma, 1, 512).r == pytest.approx(tau[gamma] * tpot_ms[gamma] / 7.07, rel=0.15), (method, gamma)
+
+
+def test_r_rises_with_batch_until_arithmetic_decides():
+    pricer = eagle3().pricer()
+    ratios = [pricer.round(3, batch, 512).r for batch in (1, 32, 128, 512)]
+    assert ratios[-1] > ratios[0] + 0.5
+
+
+def test_long_contexts_make_speculation_pay_again_at_a_large_batch():
+    """Field case vllm-project/vllm#48627: reading the KV cache makes decoding memory-bound again."""
+    pricer = eagle3().pricer()
+    assert pricer.round(3, 256, 8192).r < pricer.round(3, 256, 256).r
+
+
+def test_a_draft_that_keeps_its_cache_full_pays_one_more_pass_and_a_catch_up_row_little():
+    draft = {"method": "draft_model", "drafter": LLAMA_1B}
+    engines = {
+        rule: find_engine("hf_eager").model_copy(update={"draft_cache": rule}) for rule in ("catch_up", "extra_pass", "padded")
+    }
+    cost = {rule: eagle3(engine=engine, **draft).pricer(1.0).round(4, 1, 512).draft_s for rule, engine in engines.items()}
+    assert cost["extra_pass"] == pytest.approx(1.25 * cost["catch_up"], rel=0.02)
+    assert cost["catch_up"] == pytest.approx(cost["padded"], rel=0.02)
+
+
+def test_small_drafts_are_slower_on_many_devices_than_on_one():
+    """Field cases C67 and C69: a small draft at the target's parallelism is bound by all-reduce and launches."""
+    draft = find_model("Qwen/Qwen2.5-0.5B")
+    target = find_model("Qwen/Qwen2.5-72B")
+    times = [
+        eagle3(target=target, tensor_parallel_size=8, method="draft_model", drafter=draft, draft_tensor_parallel_size=size)
+        .pricer()
+        .round(4, 1, 512)
+        .draft_s
+        for size in (1, 2)
+    ]
+    assert times[1] > times[0]
+
+
+def test_ngram_drafts_without_a_pass_and_costs_a_plain_step_where_it_proposes_nothing():
+    pricer = eagle3(method="ngram", drafter=None).pricer()
+    cost = pricer.round(5, 4, 512, proposal_rate=0.0)
+    lookup_s = 4 * VLLM.ngram_lookup_s.value
+    assert [term.name for term in cost.draft] == ["draft_lookup"]
+    assert cost.round_s == pytest.approx(cost.plain_step_s + lookup_s + VLLM.round_overhead_s.value, rel=0.01)
+
+
+# ----------------------------------------------------------------------------------------------------------------- steps
+
+
+def test_a_step_of_equal_sequences_costs_the_round_and_a_plain_step_the_plain_pass():
+    pricer = eagle3().pricer()
+    cost = pricer.round(4, 6, 700)
+    assert pricer.price([(700, 4)] * 6, (), 0).seconds == pytest.approx(cost.round_s)
+    assert eagle3().plain().pricer().price([(700, 0)] * 6, (), 0).seconds == pytest.approx(cost.plain_step_s)
+
+
+def test_step_terms_sum_and_prompts_add_prefill_terms():
+    pricer = eagle3().pricer()
+    step = pricer.price([(700, 4)] * 6, [(512, 0)], 1)
+    assert step.seconds == pytest.approx(math.fsum(seconds for _, seconds in step.terms))
+    assert {name for name, _ in step.terms if name.startswith("prefill")} == {"prefill", "prefill_draft"}
+    assert step.seconds > pricer.price([(700, 4)] * 6, (), 0).seconds
+
+
+def test_switched_off_speculation_still_keeps_the_drafts_cache_warm():
+    """Field cases C27 and C58: loaded but idle speculation is not free; n-gram is."""
+    plain = eagle3().plain().pricer().price([(700, 0)] * 6, (), 0).seconds
+    idle = eagle3().pricer().price([(700, 0)] * 6, (), 0)
+    assert plain < idle.seconds < 1.15 * plain
+    assert "draft_cache_upkeep" in dict(idle.terms)
+
+
+# ----------------------------------------------------------------------------------------------------------- uncertainty
+
+
+def test_interval_is_wider_where_more_is_assumed():
+    known = UncertainPricer(eagle3(engine=find_engine("vllm_2025"))).log_std(3, 1, 512)
+    unknown = UncertainPricer(eagle3(engine=find_engine("generic"))).log_std(3, 1, 512)
+    assert 0.05 < known < unknown < 1.0
+
+
+def test_a_measured_plain_step_narrows_the_interval_and_as_predicted_moves_nothing():
+    pricer = UncertainPricer(eagle3(engine=find_engine("generic")))
+    base = pricer.base.round(3, 1, 512)
+    shift, std = pricer.given_plain_step(base.plain_step_s, 3, 1, 512)
+    assert shift == 0
+    assert std < pricer.log_std(3, 1, 512)
+
+
+def test_a_slower_plain_step_than_modelled_lowers_r():
+    """The extra time is mostly the plain step's own overhead, against which a round's extra cost weighs less."""
+    pricer = UncertainPricer(eagle3(engine=find_engine("generic")))
+    base = pricer.base.round(3, 1, 512)
+    shift, _ = pricer.given_plain_step(1.3 * base.plain_step_s, 3, 1, 512)
+    assert shift < 0
+
+
+# ---------------------------------------------------------------------------------------------------------------- memory
+
+
+def test_kv_capacity_of_a_published_log():
+    """vllm-project/vllm#19996: 51.63 GiB hold 410,128 tokens of Llama-3.1-8B with an EAGLE layer (16-token blocks)."""
+    per_token = eagle3(method="eagle").kv_bytes_per_token()
+    assert per_token == 135168
+    assert int(51.63 * 2**30 // (16 * per_token)) * 16 == pytest.approx(410128, abs=80)
+
+
+def test_a_drafter_takes_kv_blocks():
+    assert eagle3().kv_blocks(0.9) < eagle3().plain().kv_blocks(0.9)

@@ -1,0 +1,331 @@
+"""Laws of hardware profiles: every number has a source, mistakes are named with their line, fits hold on kernel tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from simulator import resources
+from simulator.cost.roofline import gemm, serial_walk_attention, split_kv_attention, walk_s
+from simulator.hardware import (
+    Coefficients,
+    Hardware,
+    HardwareOverride,
+    Quantity,
+    find_hardware,
+    override,
+)
+from simulator.spec import Document, SpecError, check, parse_yaml
+
+SHARED = Path(__file__).parents[2] / "shared"
+TABLES = SHARED / "data" / "gpu_timing"
+IDS = resources.ids("hardware")
+# Weights of real layers' size, larger than most caches.
+SMALLEST_WEIGHTS_BYTES = 60e6
+LARGEST_WEIGHTS_BYTES = 450e6
+
+
+def quantities(coefficients: Coefficients) -> Iterator[tuple[str, Quantity]]:
+    for name in Coefficients.model_fields:
+        value = getattr(coefficients, name)
+        yield from ((f"{name}.{key}", item) for key, item in value.items()) if isinstance(value, dict) else [(name, value)]
+
+
+def table(name: str) -> list[dict[str, float]]:
+    """Rows of one kernel table; text columns are left out. Skips where the table is not present."""
+    path = TABLES / name
+    if not path.is_file():
+        pytest.skip(f"no {name}")
+    with path.open() as lines:
+        rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+        return [{key: float(value) for key, value in row.items() if value[:1].isdigit()} for row in rows]
+
+
+def median_error(pairs: list[tuple[float, float]]) -> float:
+    """Median of |predicted / measured - 1|."""
+    assert len(pairs) >= 18
+    return statistics.median(abs(predicted / measured - 1) for predicted, measured in pairs)
+
+
+# ------------------------------------------------------------------------------------------------------------ profiles
+
+
+@pytest.mark.parametrize("profile_id", IDS)
+def test_every_profile_is_complete_and_its_fits_are_physical(profile_id: str) -> None:
+    hardware = find_hardware(profile_id)
+    c = hardware.coefficients
+    assert 0.55 <= c.memory_bandwidth_fraction.value <= 0.97
+    assert 0.55 <= c.attention_bandwidth_fraction.value <= 0.97
+    assert all(0.25 <= fraction.value <= 1.0 for fraction in c.flops_fraction.values())
+    assert c.flops_fraction.keys() == hardware.profile.peak_flops_per_s.keys()
+    # 80 µs a layer over its four GEMMs.
+    assert c.gemm_overhead_s.value <= 20e-6
+    assert 1.5 <= c.gemm_smoothness.value <= 8
+    assert c.gemm_tile_rows.value in (16, 32, 64, 128, 256)
+    assert hardware.profile.sources
+
+
+@pytest.mark.parametrize("profile_id", IDS)
+def test_a_number_that_is_no_datasheet_value_says_where_it_is_from(profile_id: str) -> None:
+    hardware = find_hardware(profile_id)
+    for name, quantity in quantities(hardware.coefficients):
+        assert quantity.note, name
+        assert quantity.doubt >= 0.04, name
+    for kind, costs in hardware.profile.all_reduce.items():
+        assert costs.note, kind
+    peaks = (
+        hardware.profile.memory_bytes,
+        hardware.profile.memory_bandwidth_bytes_per_s,
+        *hardware.profile.peak_flops_per_s.values(),
+    )
+    assert {quantity.source for quantity in peaks} == {"datasheet"}
+
+
+@pytest.mark.parametrize("profile_id", IDS)
+def test_all_reduce_over_more_devices_takes_longer_to_start(profile_id: str) -> None:
+    for costs in find_hardware(profile_id).profile.all_reduce.values():
+        alphas = [costs.by_devices[devices].alpha_s for devices in sorted(costs.by_devices)]
+        assert alphas == sorted(alphas)
+
+
+@pytest.mark.parametrize(
+    ("name", "profile_id"),
+    [
+        ("H100", "h100_sxm"),
+        ("NVIDIA H200 SXM", "h200_sxm"),
+        ("nvidia geforce rtx 3090", "rtx_3090"),
+        ("A100-SXM4-40GB", "a100_sxm_40gb"),
+        ("A100 80GB", "a100_sxm_80gb"),
+        ("A100 40GB (from memory)", "a100_sxm_40gb"),
+        ("b300", "b300_sxm"),
+        ("RTX-4090", "rtx_4090"),
+    ],
+)
+def test_a_device_is_found_under_its_customary_names(name: str, profile_id: str) -> None:
+    assert find_hardware(name).profile_id == profile_id
+
+
+def test_an_unknown_device_is_refused_with_the_nearest_id() -> None:
+    with pytest.raises(SpecError, match="did you mean h100_sxm"):
+        find_hardware("h100_smx")
+
+
+def _refused(tmp_path: Path, old: str, new: str) -> str:
+    """What loading an H100 profile with one line changed complains of; the line number is appended to the path."""
+    text = (resources.folder("hardware") / "h100_sxm.yaml").read_text()
+    assert text.count(old) == 1
+    path = tmp_path / "mine.yaml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(SpecError) as caught:
+        find_hardware(str(path))
+    line = text[: text.index(old)].count("\n") + 1
+    assert f"{path}:{line}" in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "must"),
+    [
+        ("value: 85899345920", "value: 80 GiB", "must be a number"),
+        ("value: 85899345920", "value: -1", "must be at least 0 (got -1)"),
+        ("value: 3.35e12", "value: .nan", "must be a finite number"),
+        ("compute_units: 132", "compute_units: 0", "must be at least 1 (got 0)"),
+        ("compute_units: 132", "compute_unit: 132", "did you mean compute_units?"),
+        ("  gemm_overhead_s:", "  gemm_overhead:", "did you mean gemm_overhead_s?"),
+        ("  attention_wave_s: {", "  attention_wave_s: {values: 1, ", "unknown key"),
+        ("memory_bandwidth_fraction: {value: 0.869", "memory_bandwidth_fraction: {value: 86.9", "must be at most 1 (got 86.9)"),
+        ("gemm_smoothness: {value: 3.84", "gemm_smoothness: {value: 0.5", "must be at least 1 (got 0.5)"),
+    ],
+)
+def test_a_mistake_in_a_profile_is_named_with_its_line(tmp_path: Path, old: str, new: str, must: str) -> None:
+    assert must in _refused(tmp_path, old, new)
+
+
+def test_what_a_profile_leaves_out_is_assumed_and_doubted() -> None:
+    coefficients = find_hardware("mi300x").coefficients
+    assert {quantity.source for _, quantity in quantities(coefficients)} == {"assumed"}
+    assert coefficients.memory_bandwidth_fraction.doubt == 0.2
+
+
+def _overridden(text: str) -> Hardware:
+    document = parse_yaml(text, "scenario.yaml")
+    change: HardwareOverride = check(HardwareOverride, document, ("hardware",))
+    return override(find_hardware(change.base), change, document)
+
+
+def test_an_override_replaces_one_number_and_leaves_the_rest() -> None:
+    before = find_hardware("h100_sxm")
+    after = _overridden("hardware: {base: h100_sxm, memory_bandwidth_fraction: 0.4345, compute_units: 66}")
+    assert after.bandwidth_bytes_per_s == pytest.approx(before.bandwidth_bytes_per_s / 2)
+    assert after.coefficients.memory_bandwidth_fraction.source == "override"
+    assert after.profile.compute_units == 66
+    assert after.flops_per_s("bf16") == before.flops_per_s("bf16")
+    halved = _overridden("hardware: {base: h100_sxm, flops_fraction: {fp8: 0.5}}")
+    assert halved.flops_per_s("fp8") == pytest.approx(0.5 * 1.9789e15)
+    assert halved.flops_per_s("bf16") == before.flops_per_s("bf16")
+
+
+@pytest.mark.parametrize(
+    ("keys", "must"),
+    [
+        ("memory_bandwidth_fraction: 1.2", "hardware.memory_bandwidth_fraction: must be at most 1"),
+        ("memory_bandwith_fraction: 0.7", "did you mean memory_bandwidth_fraction?"),
+        ("flops_fraction: {fp4: 0.5}", "must be a type this device computes in: bf16, fp16, fp8, fp32"),
+    ],
+)
+def test_an_override_that_cannot_be_is_refused_with_its_line(keys: str, must: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        _overridden(f"hardware:\n  base: h100_sxm\n  {keys}")
+    assert str(caught.value).startswith("scenario.yaml:3")
+    assert must in str(caught.value)
+
+
+# --------------------------------------------------------------------------------------------------------- collected facts
+
+
+def test_peaks_are_the_collected_dense_ones() -> None:
+    path = SHARED / "data" / "devices.json"
+    if not path.is_file():
+        pytest.skip("no collected devices")
+    known = {entry["name"]: entry for entry in json.loads(path.read_text())["devices"]}
+    for profile_id in IDS:
+        hardware = find_hardware(profile_id)
+        entry = known[hardware.name]
+        assert hardware.memory_bytes == entry["memory_bytes"]
+        assert hardware.profile.memory_bandwidth_bytes_per_s.value == entry["memory_bandwidth_bytes_per_s"]
+        assert hardware.profile.compute_units == entry["compute_units"]
+        collected = {dtype: entry["peak_flops_dense"].get(dtype) for dtype in ("bf16", "fp16", "fp8", "fp32")}
+        peaks = {dtype: quantity.value for dtype, quantity in hardware.profile.peak_flops_per_s.items()}
+        assert peaks == {dtype: peak for dtype, peak in collected.items() if peak}
+        for name in (entry["name"], *entry["aliases"]):
+            assert find_hardware(name).profile_id == profile_id
+
+
+# --------------------------------------------------------------------------------------------------------- kernel tables
+
+
+def _held_out(rows: list[dict[str, float]], weight_bytes: int) -> list[dict[str, float]]:
+    """Decode-sized rows of the shapes that the fits left out: those whose (n + k)/512 is a multiple of three."""
+    return [
+        row
+        for row in rows
+        if min(row["n"], row["k"]) >= 2048
+        and row["m"] <= 512
+        and (row["n"] + row["k"]) // 512 % 3 == 0
+        and SMALLEST_WEIGHTS_BYTES <= row["n"] * row["k"] * weight_bytes <= LARGEST_WEIGHTS_BYTES
+    ]
+
+
+GEMM_TABLES = [
+    ("gemm_aic_a100_sxm_bf16.csv", "a100_sxm_80gb", 0.08),
+    ("gemm_aic_h100_sxm_bf16.csv", "h100_sxm", 0.08),
+    ("gemm_aic_h200_sxm_bf16.csv", "h200_sxm", 0.08),
+    ("gemm_aic_l40s_bf16.csv", "l40s", 0.08),
+    ("gemm_aic_b200_sxm_bf16.csv", "b200_sxm", 0.08),
+    ("gemm_aic_h100_sxm_fp8.csv", "h100_sxm", 0.20),
+]
+
+
+@pytest.mark.parametrize(("name", "profile_id", "bar"), GEMM_TABLES)
+def test_gemm_times_and_verification_ratios_follow_the_measured_tables(name: str, profile_id: str, bar: float) -> None:
+    hardware = find_hardware(profile_id)
+    dtype, size = ("fp8", 1) if "fp8" in name else ("bf16", 2)
+    measured = {(row["n"], row["k"], row["m"]): row["us"] * 1e-6 for row in _held_out(table(name), size)}
+    predicted = {(n, k, m): gemm(m, n, k, size, hardware, dtype).seconds for n, k, m in measured}
+    assert median_error([(predicted[key], measured[key]) for key in measured]) < bar
+    ratios = []
+    for n, k, m in measured:
+        for rows_each in (2, 4, 8):
+            wide = (n, k, m * rows_each)
+            if m <= 64 and wide in measured:
+                ratios.append((predicted[wide] / predicted[n, k, m], measured[wide] / measured[n, k, m]))
+    assert median_error(ratios) < 0.08
+
+
+LLAMA_3_8B = {"qkv_proj": (6144, 4096), "o_proj": (4096, 4096), "gate_up_proj": (28672, 4096), "down_proj": (4096, 14336)}
+LLAMA_2_7B = {
+    "attn_pre_proj": (12288, 4096),
+    "attn_post_proj": (4096, 4096),
+    "mlp_up_proj": (22016, 4096),
+    "mlp_down_proj": (4096, 11008),
+}
+
+
+def _layer_s(shapes: dict[str, tuple[int, int]], hardware: Hardware, dtype: str) -> Callable[[float], float]:
+    return lambda rows: sum(gemm(rows, n, k, 2, hardware, dtype).seconds for n, k in shapes.values())
+
+
+@pytest.mark.parametrize(("name", "profile_id"), [("RTX4090", "rtx_4090"), ("RTXPRO6000", "rtx_pro_6000")])
+def test_layers_of_a_served_model_take_their_measured_time(name: str, profile_id: str) -> None:
+    path = TABLES / f"llmservingsim_{name}_Llama-3.1-8B_dense.csv"
+    if not path.is_file():
+        pytest.skip(f"no {path.name}")
+    measured: dict[float, float] = {}
+    with path.open() as lines:
+        for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+            if row["layer"] in LLAMA_3_8B and int(row["tokens"]) <= 512:
+                measured[float(row["tokens"])] = measured.get(float(row["tokens"]), 0.0) + float(row["time_us"]) * 1e-6
+    layer_s = _layer_s(LLAMA_3_8B, find_hardware(profile_id), "bf16")
+    assert median_error([(layer_s(rows), seconds) for rows, seconds in measured.items()]) < 0.06
+
+
+def test_layers_of_an_unquantized_7b_take_their_measured_time_on_an_a40() -> None:
+    path = TABLES / "vidur_layer_ops_llama2_7b.csv"
+    if not path.is_file():
+        pytest.skip(f"no {path.name}")
+    layer_s = _layer_s(LLAMA_2_7B, find_hardware("a40"), "fp16")
+    with path.open() as lines:
+        rows = [
+            row
+            for row in csv.DictReader(line for line in lines if not line.startswith("#"))
+            if row["gpu"] == "a40" and row["tp"] == "1"
+        ]
+    pairs = [(layer_s(int(row["m"])), sum(float(row[op]) for op in LLAMA_2_7B) * 1e-3) for row in rows if int(row["m"]) <= 512]
+    assert median_error(pairs) < 0.08
+
+
+ATTENTION_TABLES = [
+    ("a100_sxm", "a100_sxm_80gb", 40 * 2**20, 0.10),
+    ("h100_sxm", "h100_sxm", 50 * 2**20, 0.10),
+    ("h200_sxm", "h200_sxm", 50 * 2**20, 0.10),
+    ("l40s", "l40s", 96 * 2**20, 0.10),
+    ("b200_sxm", "b200_sxm", 126 * 2**20, 0.10),
+    ("rtx_pro_6000_server", "rtx_pro_6000", 128 * 2**20, 0.10),
+]
+
+
+@pytest.mark.parametrize(("name", "profile_id", "cache_bytes", "bar"), ATTENTION_TABLES)
+def test_decode_attention_over_a_cold_cache_follows_the_measured_tables(
+    name: str, profile_id: str, cache_bytes: int, bar: float
+) -> None:
+    hardware = find_hardware(profile_id)
+    pairs = []
+    for row in table(f"attn_generation_aic_{name}.csv"):
+        # K and V, 16 bit, head dimension 128. Less than the last-level cache holds would be read from it, as no model does.
+        kv_bytes = 512 * row["kv_heads"] * row["batch"] * row["kv_len"]
+        if row["q_len"] == 1 and kv_bytes > 1.2 * cache_bytes and row["batch"] <= 512:
+            predicted = split_kv_attention(kv_bytes, row["batch"] * row["kv_heads"], 0.0, hardware).seconds
+            pairs.append((predicted, row["us"] * 1e-6))
+    assert median_error(pairs) < bar
+
+
+@pytest.mark.parametrize(("name", "profile_id"), [("RTX4090", "rtx_4090"), ("RTXPRO6000", "rtx_pro_6000")])
+def test_several_query_rows_walk_the_cache_serially(name: str, profile_id: str) -> None:
+    hardware = find_hardware(profile_id)
+    pairs = []
+    for row in table(f"llmservingsim_{name}_Llama-3.1-8B_attention.csv"):
+        if 0 < row["prefill_chunk"] <= 64 and row["kv_prefill"] >= 512 and row["n_decode"] == 0:
+            walked = walk_s(row["kv_prefill"] + row["prefill_chunk"], 128, hardware)
+            pairs.append((serial_walk_attention(walked, 32 * walked, 32, True, hardware).seconds, row["time_us"] * 1e-6))
+    assert median_error(pairs) < 0.10
+
+
+def test_an_override_made_from_flags_names_the_flag() -> None:
+    change = HardwareOverride(base="a40", flops_fraction={"fp8": 0.5})
+    with pytest.raises(SpecError, match="--hardware: must be a type this device computes in"):
+        override(find_hardware("a40"), change, Document("", {}))

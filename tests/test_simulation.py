@@ -1,0 +1,302 @@
+"""A whole scenario: pairing of random streams, closed forms at batch 1, gains on real traffic, and every key binds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simulator import theory
+from simulator.scenario import Scenario, scenario_of
+from simulator.simulation import SimulationResult, simulate
+from simulator.spec import SpecError, parse_yaml
+
+TRACES = Path(__file__).parents[2] / "shared" / "traces"
+BASE = {
+    "hardware": "h100_sxm",
+    "engine": "vllm",
+    "target": {"model": "meta-llama/Llama-3.1-8B-Instruct"},
+    "speculation": {"method": "eagle3", "drafter": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "num_speculative_tokens": 3},
+    "acceptance": {"acceptance_rate": 0.7},
+    "workload": {
+        "arrivals": {"process": "poisson", "rate_per_s": 8.0},
+        "lengths": {"prompt": 400, "output": 60},
+        "num_requests": 120,
+    },
+    "seed": 5,
+}
+
+
+def scenario(**changes) -> Scenario:
+    """BASE with sections replaced; None drops one."""
+    data = {key: value for key, value in {**BASE, **changes}.items() if value is not None}
+    return scenario_of(parse_yaml(yaml.safe_dump(data, sort_keys=False), "s.yaml"))
+
+
+def workload(process: str = "poisson", requests: int = 120, prompt: object = 400, output: object = 60, **arrivals) -> dict:
+    return {
+        "arrivals": {"process": process, **arrivals},
+        "lengths": {"prompt": prompt, "output": output},
+        "num_requests": requests,
+    }
+
+
+def fingerprint(result: SimulationResult) -> str:
+    """Every request's times without and with speculation."""
+    variants = (result.plain, *(comparison.variant for comparison in result.comparisons))
+    return json.dumps([[(r.request_id, r.first_token_s, r.finish_s, r.accepted) for r in v.result.records] for v in variants])
+
+
+def test_same_seed_same_bytes_and_another_seed_differs():
+    first, again, other = (fingerprint(simulate(scenario(seed=seed))) for seed in (5, 5, 6))
+    assert first == again != other
+
+
+def test_both_runs_serve_the_same_requests_with_the_same_acceptance_at_any_gamma():
+    result = simulate(scenario(speculation={**BASE["speculation"], "num_speculative_tokens": [1, 3]}))
+    plain, one, three = result.plain, *(comparison.variant for comparison in result.comparisons)
+    for left, middle, right in zip(plain.result.records, one.result.records, three.result.records, strict=True):
+        assert left.arrival_s == middle.arrival_s == right.arrival_s
+        assert left.output_tokens == middle.output_tokens
+        # A longer draft can only accept more from the same position onwards: never more rounds for the same tokens.
+        assert right.rounds <= middle.rounds <= left.rounds
+
+
+def test_batch_one_is_the_closed_form():
+    """One user: TPOT gain = τ/R to within sampling, τ = (1-α^(γ+1))/(1-α) (Leviathan et al. 2023)."""
+    closed = workload("closed_loop", users=1, requests=40, prompt=64, output=400)
+    result = simulate(scenario(workload=closed))
+    comparison = result.comparisons[0]
+    tau = theory.mean_acceptance_length(0.7, 3)
+    assert comparison.batch == 1
+    assert comparison.mean_acceptance_length == pytest.approx(tau, rel=0.02)
+    # The first token comes from the prefill, and the last round is cut: both fade with the length of the output.
+    assert comparison.tpot.value == pytest.approx(tau / comparison.round.r, rel=0.03)
+    assert comparison.tpot.low < tau / comparison.round.r < comparison.tpot.high
+    record = result.plain.result.records[0]
+    step_s = result.plain.deployment.pricer().plain(1, 64 + 200).seconds
+    assert record.tpot_s == pytest.approx(step_s, rel=0.01)
+
+
+def test_self_drafting_by_certain_acceptance_emits_gamma_plus_one_tokens_a_round():
+    comparison = simulate(
+        scenario(acceptance={"acceptance_rate": 1.0}, workload=workload("closed_loop", users=1, requests=5, output=401))
+    ).comparisons[0]
+    assert comparison.mean_acceptance_length == 4.0
+    assert all(record.rounds == 100 for record in comparison.variant.result.records)
+
+
+def test_never_accepted_drafts_lose_by_exactly_r():
+    comparison = simulate(
+        scenario(acceptance={"acceptance_rate": 0.0}, workload=workload("closed_loop", users=1, requests=5, output=300))
+    ).comparisons[0]
+    assert comparison.mean_acceptance_length == 1.0
+    assert comparison.tpot.value == pytest.approx(1 / comparison.round.r, rel=0.01)
+    assert comparison.verdict == "lose"
+
+
+def test_gains_come_with_an_interval_that_holds_them_and_a_verdict_that_follows():
+    comparison = simulate(scenario()).comparisons[0]
+    for gain in (comparison.gain, comparison.tpot, comparison.e2e, comparison.capacity):
+        assert gain.low < gain.value < gain.high
+    assert comparison.verdict == ("win" if comparison.gain.low > 1 else "lose" if comparison.gain.high < 1 else "close")
+    assert len(comparison.causes) >= 2
+
+
+def test_a_large_batch_turns_a_win_into_a_loss():
+    """Saturated decoding is bound by arithmetic: rows of rejected drafts are paid in full."""
+    few = simulate(
+        scenario(
+            acceptance={"acceptance_rate": 0.3}, workload=workload("closed_loop", users=1, requests=6, prompt=16, output=200)
+        )
+    )
+    many = simulate(
+        scenario(
+            acceptance={"acceptance_rate": 0.3}, workload=workload("closed_loop", users=256, requests=512, prompt=16, output=200)
+        )
+    )
+    assert few.comparisons[0].gain.value > 1.05
+    assert many.comparisons[0].gain.value < 0.9
+
+
+def test_a_service_level_judges_goodput():
+    level = {"e2e_p99_s": 0.6}
+    spread = workload(rate_per_s=8.0, output={"distribution": "uniform", "low": 20, "high": 160})
+    comparison = simulate(scenario(service_level=level, workload=spread)).comparisons[0]
+    assert comparison.metric == "goodput"
+    assert comparison.gain.value == pytest.approx(comparison.goodput, rel=0.1)
+    assert comparison.goodput > 1.1
+
+
+def test_a_service_level_that_nobody_meets_is_said():
+    comparison = simulate(scenario(service_level={"e2e_p99_s": 0.001})).comparisons[0]
+    assert "no goodput to compare" in comparison.metric
+    assert comparison.gain == comparison.e2e
+
+
+def test_acceptance_left_open_runs_both_ends_of_a_sourced_band():
+    result = simulate(scenario(acceptance=None))
+    labels = [comparison.variant.label for comparison in result.comparisons]
+    assert len(labels) == 2
+    assert ("low end" in labels[0], "high end" in labels[1]) == (True, True)
+    assert result.comparisons[0].gain.value < result.comparisons[1].gain.value
+    assert any("acceptance is left open" in warning for warning in result.warnings)
+
+
+def test_without_speculation_there_is_only_the_plain_run():
+    result = simulate(scenario(speculation=None, acceptance=None))
+    assert result.comparisons == ()
+    assert result.best is None
+    assert result.plain.summary.finished == 120
+
+
+def test_requests_that_can_never_be_served_are_counted_and_none_left_is_said():
+    mixed = simulate(
+        scenario(
+            limits={"max_model_len": 500},
+            workload=workload(rate_per_s=8.0, prompt={"distribution": "uniform", "low": 10, "high": 900}),
+        )
+    )
+    assert sum(mixed.plain.summary.rejected.values()) + mixed.plain.summary.finished == 120
+    assert mixed.plain.summary.rejected
+    with pytest.raises(SpecError, match="requests that can be served"):
+        simulate(scenario(limits={"max_model_len": 100}))
+
+
+def test_off_above_a_batch_costs_only_the_drafts_upkeep():
+    off = {**BASE["speculation"], "by_batch": [[1, 1, 3]]}
+    del off["num_speculative_tokens"]
+    busy = workload("closed_loop", users=32, requests=96, output=100)
+    comparison = simulate(scenario(speculation=off, workload=busy)).comparisons[0]
+    assert 0.85 < comparison.output_tokens < 1.02
+    assert comparison.variant.summary.acceptance.drafted < 200
+
+
+# ------------------------------------------------------------------------------------------------------ every key binds
+
+LONG = workload("closed_loop", users=24, requests=48, prompt={"distribution": "uniform", "low": 500, "high": 1500}, output=150)
+TIGHT = {"hardware": {"base": "h100_sxm", "memory_bytes": 24.5e9}, "workload": LONG}
+SMALL_DRAFT = {"method": "draft_model", "drafter": "meta-llama/Llama-3.2-1B-Instruct", "num_speculative_tokens": 3}
+BINDING = {
+    "hardware": ({}, {"hardware": "h200_sxm"}),
+    "hardware.memory_bytes": (TIGHT, {"hardware": {"base": "h100_sxm", "memory_bytes": 60e9}}),
+    "hardware.memory_bandwidth_bytes_per_s": ({}, {"hardware": {"base": "h100_sxm", "memory_bandwidth_bytes_per_s": 2e12}}),
+    "hardware.compute_units": ({"workload": LONG}, {"hardware": {"base": "h100_sxm", "compute_units": 40}}),
+    "hardware.memory_bandwidth_fraction": ({}, {"hardware": {"base": "h100_sxm", "memory_bandwidth_fraction": 0.5}}),
+    "hardware.flops_fraction": ({}, {"hardware": {"base": "h100_sxm", "flops_fraction": 0.3}}),
+    "hardware.gemm_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "gemm_overhead_s": 1e-5}}),
+    "hardware.gemm_smoothness": ({}, {"hardware": {"base": "h100_sxm", "gemm_smoothness": 2.0}}),
+    "hardware.gemm_tile_rows": ({}, {"hardware": {"base": "h100_sxm", "gemm_tile_rows": 256.0}}),
+    "hardware.attention_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "attention_overhead_s": 3e-5}}),
+    "hardware.attention_bandwidth_fraction": ({}, {"hardware": {"base": "h100_sxm", "attention_bandwidth_fraction": 0.4}}),
+    "hardware.attention_flops_fraction": ({}, {"hardware": {"base": "h100_sxm", "attention_flops_fraction": 0.01}}),
+    "hardware.attention_wave_s": ({"workload": LONG}, {"hardware": {"base": "h100_sxm", "attention_wave_s": 1e-5}}),
+    "hardware.walk_overhead_s": ({"hardware": "rtx_4090", "target": {"model": "Qwen/Qwen3-4B"}, "speculation": {"method": "eagle3", "num_speculative_tokens": 3}}, {"hardware": {"base": "rtx_4090", "walk_overhead_s": 2e-5}}),
+    "hardware.walk_s_per_token": ({"hardware": "rtx_4090", "target": {"model": "Qwen/Qwen3-4B"}, "speculation": {"method": "eagle3", "num_speculative_tokens": 3}}, {"hardware": {"base": "rtx_4090", "walk_s_per_token": 1e-6}}),
+    "hardware.walk_fixed_s": ({"hardware": "rtx_4090", "target": {"model": "Qwen/Qwen3-4B"}, "speculation": {"method": "eagle3", "num_speculative_tokens": 3}}, {"hardware": {"base": "rtx_4090", "walk_fixed_s": 5e-5}}),
+    "hardware.elementwise_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "elementwise_overhead_s": 1e-5}}),
+    "engine": ({}, {"engine": "sglang"}),
+    "parallel.tensor_parallel_size": ({}, {"parallel": {"tensor_parallel_size": 2}}),
+    "parallel.draft_tensor_parallel_size": ({"parallel": {"tensor_parallel_size": 4}}, {"parallel": {"tensor_parallel_size": 4, "draft_tensor_parallel_size": 1}}),
+    "target.model": ({"speculation": {"method": "ngram", "num_speculative_tokens": 3}}, {"target": {"model": "Qwen/Qwen3-8B"}}),
+    "target.weights": ({}, {"target": {**BASE["target"], "weights": "fp8"}}),
+    "target.kv_cache": ({"workload": LONG}, {"target": {**BASE["target"], "kv_cache": "fp8"}}),
+    "speculation.method": ({}, {"speculation": {"method": "ngram", "num_speculative_tokens": 3}}),
+    "speculation.drafter": ({"speculation": SMALL_DRAFT}, {"speculation": {**SMALL_DRAFT, "drafter": "meta-llama/Llama-3.2-3B-Instruct"}}),
+    "speculation.drafter_weights": ({"speculation": SMALL_DRAFT}, {"speculation": {**SMALL_DRAFT, "drafter_weights": "fp8"}}),
+    "speculation.num_speculative_tokens": ({}, {"speculation": {**BASE["speculation"], "num_speculative_tokens": 2}}),
+    "speculation.by_batch": ({}, {"speculation": {"method": "eagle3", "drafter": BASE["speculation"]["drafter"], "by_batch": [[1, 2, 3]]}}),
+    "acceptance.acceptance_rate": ({}, {"acceptance": {"acceptance_rate": 0.6}}),
+    "acceptance.profile": ({}, {"acceptance": {"profile": "llama31_8b_eagle3_mtbench"}}),
+    "acceptance.domain": ({"acceptance": {"profile": "qwen3_8_27b_mtp_domains"}}, {"acceptance": {"profile": "qwen3_8_27b_mtp_domains", "domain": "code"}}),
+    "acceptance.conditional_acceptance_rates": ({}, {"acceptance": {"conditional_acceptance_rates": [0.9, 0.5, 0.4]}}),
+    "acceptance.acceptance_rates_per_position": ({}, {"acceptance": {"acceptance_rates_per_position": [0.9, 0.5, 0.4]}}),
+    "acceptance.mean_acceptance_length": ({}, {"acceptance": {"mean_acceptance_length": 2.0}}),
+    "acceptance.proposal_rate": ({}, {"acceptance": {"acceptance_rate": 0.7, "proposal_rate": 0.5}}),
+    "acceptance.request_spread": ({}, {"acceptance": {"acceptance_rate": 0.7, "request_spread": 0.15}}),
+    "workload.arrivals.process": ({}, {"workload": workload("constant", rate_per_s=8.0)}),
+    "workload.arrivals.rate_per_s": ({}, {"workload": workload(rate_per_s=9.0)}),
+    "workload.arrivals.burstiness": ({"workload": workload("gamma", rate_per_s=8.0, burstiness=1.0)}, {"workload": workload("gamma", rate_per_s=8.0, burstiness=4.0)}),
+    "workload.arrivals.users": ({"workload": workload("closed_loop", users=2)}, {"workload": workload("closed_loop", users=4)}),
+    "workload.arrivals.think_time_s": ({"workload": workload("closed_loop", users=2)}, {"workload": workload("closed_loop", users=2, think_time_s=0.5)}),
+    "workload.num_requests": ({}, {"workload": workload(rate_per_s=8.0, requests=121)}),
+    "workload.lengths": ({}, {"workload": workload(rate_per_s=8.0, output=61)}),
+    "limits.max_num_seqs": ({"workload": LONG}, {"limits": {"max_num_seqs": 4}}),
+    "limits.max_num_batched_tokens": ({"workload": LONG}, {"limits": {"max_num_batched_tokens": 256}}),
+    "limits.gpu_memory_utilization": (TIGHT, {"limits": {"gpu_memory_utilization": 0.96}}),
+    "limits.max_model_len": ({"workload": LONG}, {"limits": {"max_model_len": 1200}}),
+    "seed": ({}, {"seed": 6}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", BINDING)
+def test_every_key_moves_the_result(key):
+    base, change = BINDING[key]
+    assert fingerprint(simulate(scenario(**base))) != fingerprint(simulate(scenario(**{**base, **change})))
+
+
+def test_heterogeneous_vocabulary_and_service_level_bind_too():
+    mapped = {"method": "draft_model", "drafter": "Qwen/Qwen2.5-0.5B", "num_speculative_tokens": 3}
+    with pytest.raises(SpecError, match="tokenizer"):
+        scenario(speculation=mapped)
+    assert scenario(speculation={**mapped, "heterogeneous_vocabulary": True}).gammas == (3,)
+    loose, tight = (
+        simulate(scenario(service_level={"ttft_p99_s": limit})).plain.summary.goodput_per_s for limit in (10.0, 0.012)
+    )
+    assert loose > tight
+
+
+# ---------------------------------------------------------------------------------------------------------- real traffic
+
+
+@pytest.mark.parametrize(
+    "trace", ["AzureLLMInferenceTrace_conv.csv", "AzureLLMInferenceTrace_code.csv", "mooncake_synthetic_trace.jsonl"]
+)
+def test_real_traces_run_as_workloads_by_path_and_no_request_is_lost(trace):
+    path = TRACES / trace
+    if not path.exists():
+        pytest.skip("request traces lie outside the project")
+    counts = {
+        "AzureLLMInferenceTrace_conv.csv": 19366,
+        "AzureLLMInferenceTrace_code.csv": 8819,
+        "mooncake_synthetic_trace.jsonl": 3993,
+    }
+    loaded = scenario(
+        workload={"arrivals": {"process": "trace", "rate_scale": 0.5}, "requests": {"trace": str(path)}},
+        speculation=None,
+        acceptance=None,
+    )
+    assert len(loaded.source) == counts[trace]
+    first = scenario(
+        workload={"arrivals": {"process": "trace"}, "requests": {"trace": str(path)}, "num_requests": 150},
+        speculation=None,
+        acceptance=None,
+    )
+    summary = simulate(first).plain.summary
+    assert summary.finished + sum(summary.rejected.values()) == 150
+
+
+def test_rate_scale_moves_the_result():
+    source = {"requests": {"trace": "azure_conv_2023"}, "num_requests": 60}
+    runs = [
+        simulate(scenario(workload={"arrivals": {"process": "trace", "rate_scale": scale}, **source})) for scale in (1.0, 3.0)
+    ]
+    assert fingerprint(runs[0]) != fingerprint(runs[1])
+
+
+def test_short_outputs_after_long_prompts_leave_little_to_gain_in_capacity():
+    """Azure code traffic (median output 13 tokens): tokens come faster at low load, the replica serves hardly more requests."""
+    trace = {"requests": {"trace": "azure_code_2023"}, "num_requests": 300}
+    acceptance = {"profile": "llama31_8b_eagle3_mtbench"}
+    low = simulate(scenario(acceptance=acceptance, workload={"arrivals": {"process": "poisson", "rate_per_s": 1.0}, **trace}))
+    rate = 0.8 * low.plain.saturated_per_s
+    busy = simulate(
+        scenario(acceptance=acceptance, workload={"arrivals": {"process": "poisson", "rate_per_s": rate}, **trace})
+    ).comparisons[0]
+    assert low.comparisons[0].tpot.value > 1.8
+    assert 0.9 < busy.capacity.value < 1.12
+    assert busy.e2e.value < busy.tpot.value
+    assert low.plain.saturated_prefill_share > 0.7
+    assert any("prefill" in cause for cause in busy.causes)
