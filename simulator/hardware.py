@@ -1,13 +1,14 @@
 """HardwareProfile: datasheet peaks and efficiency coefficients of one device, each with its source and its doubt.
 
-Effective rates are peak × fraction. A coefficient that a profile leaves out takes the class default of `DEFAULTS`,
-which is marked *assumed* and widens the interval accordingly.
+Effective rates are peak × fraction. A coefficient that a profile leaves out takes the default of its kind of device
+(`DEFAULTS`), which is marked *assumed* and widens the interval accordingly. So does a peak that the profile doubts.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Literal
 
@@ -84,16 +85,26 @@ class Coefficients(Spec):
     elementwise_overhead_s: Quantity
 
 
+Kind = Literal["gpu", "unified", "cpu", "accelerator"]
+
+
 class HardwareProfile(Spec):
-    """One device. Bytes, bytes/s, FLOP/s (dense), seconds, watts."""
+    """One device. Bytes, bytes/s, FLOP/s (dense), seconds, watts.
+
+    kind `unified`: a GPU that shares memory with its CPU; `accelerator`: few large cores that run a compiled program.
+    memory_bytes_options: other capacities it is sold with; a name that ends in one of them ("M3 Ultra 96GB") means it.
+    link_bandwidth_bytes_per_s: to the other devices, one direction, all links together. doubtful: keys of quantities that
+    sources disagree on; each states its `relative_std`.
+    """
 
     schema_version: Literal[1]
     name: str
     aliases: tuple[str, ...] = ()
     vendor: str
-    kind: Literal["gpu", "unified", "cpu"]
+    kind: Kind
     compute_capability: str | None = None
     memory_bytes: Quantity
+    memory_bytes_options: tuple[Positive, ...] = ()
     memory_bandwidth_bytes_per_s: Quantity
     peak_flops_per_s: dict[str, Quantity]
     compute_units: Annotated[int, Field(ge=1)]
@@ -105,16 +116,66 @@ class HardwareProfile(Spec):
     sources: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class KindDefaults:
+    """What a profile of one kind of device leaves out, why it is so, and how sure: one standard deviation of ln(value)."""
+
+    values: Mapping[str, float]
+    note: str
+    fraction_std: float = RELATIVE_STD["assumed"]
+    time_std: float = RELATIVE_STD["assumed"]
+
+    def quantity(self, name: str) -> Quantity:
+        std = self.time_std if name.endswith("_s") else self.fraction_std
+        return Quantity(value=self.values[name], source="assumed", note=self.note, relative_std=std)
+
+
 # Without any calibration: model.md section 2, 20 µs a layer over about seven kernels, 0.80 of bandwidth, 0.65 of FLOP/s, p = 3.
-_ASSUMED = "no measurement of this device: class default"
-DEFAULTS: Mapping[str, float] = {
-    "memory_bandwidth_fraction": 0.80, "gemm_overhead_s": 3e-6, "gemm_smoothness": 3.0, "gemm_tile_rows": 64.0,
-    "attention_overhead_s": 10e-6, "attention_bandwidth_fraction": 0.75, "attention_flops_fraction": 0.5,
-    "attention_wave_s": 2.7e-6, "walk_overhead_s": 3e-6, "walk_fixed_s": 4.5e-6, "elementwise_overhead_s": 2.5e-6,
+_GPU: dict[str, float] = {
+    "memory_bandwidth_fraction": 0.80, "flops_fraction": 0.65, "gemm_overhead_s": 3e-6, "gemm_smoothness": 3.0,
+    "gemm_tile_rows": 64.0, "attention_overhead_s": 10e-6, "attention_bandwidth_fraction": 0.75,
+    "attention_flops_fraction": 0.5, "attention_wave_s": 2.7e-6, "walk_overhead_s": 3e-6, "walk_fixed_s": 4.5e-6,
+    "elementwise_overhead_s": 2.5e-6,
 }  # fmt: skip
-DEFAULT_FLOPS_FRACTION = 0.65
+DEFAULTS: Mapping[Kind, KindDefaults] = {
+    "gpu": KindDefaults(_GPU, "no measurement of this device: class default"),
+    # Weights read per token × tokens/s over datasheet bandwidth, batch 1: GB10 0.60-0.69 (FP8), M3 Ultra 0.62-0.81 (mlx-lm,
+    # 4 bit), M5 Pro 0.81 (vllm-metal, bf16), Strix Halo 0.76-0.81 (llama.cpp, Q4_K_M): docs/model.md. Command buffers of Metal
+    # and Vulkan are no captured graphs.
+    "unified": KindDefaults(
+        _GPU | {"memory_bandwidth_fraction": 0.75, "attention_bandwidth_fraction": 0.70, "gemm_overhead_s": 5e-6},
+        "class default of unified memory: published batch-1 decode of four devices reaches 0.60 to 0.81 of the bandwidth",
+        time_std=0.4,
+    ),
+    # One Zen 3 core: GEMM at 0.46-0.60 of peak; a sum of bytes and arithmetic fits its forward times better than their maximum.
+    # Two Zen 5 sockets under llama.cpp, 16 bit, read 0.41-0.74 of their bandwidth. An operator costs from 5 µs (barrier of a
+    # thread pool) to 60 µs (eager PyTorch: 0.65 ms a layer over eleven).
+    "cpu": KindDefaults(
+        _GPU
+        | {
+            "memory_bandwidth_fraction": 0.65, "flops_fraction": 0.5, "gemm_overhead_s": 20e-6, "gemm_smoothness": 1.0,
+            "gemm_tile_rows": 16.0, "attention_overhead_s": 20e-6, "attention_bandwidth_fraction": 0.55,
+            "attention_flops_fraction": 0.3, "walk_overhead_s": 20e-6, "elementwise_overhead_s": 20e-6,
+        },
+        "class default of CPUs: one measured core, published decode of two sockets; operators between C++ and eager PyTorch",
+        fraction_std=0.25,
+        time_std=0.7,
+    ),
+    # A compiled program has no launches; tiles are those of a 128-row systolic array; blocks queue on few large cores, so that a
+    # wave is a hundredth of a GPU's.
+    "accelerator": KindDefaults(
+        _GPU
+        | {
+            "memory_bandwidth_fraction": 0.75, "flops_fraction": 0.55, "gemm_overhead_s": 2e-6, "gemm_tile_rows": 128.0,
+            "attention_wave_s": 3e-8, "walk_fixed_s": 5e-8, "elementwise_overhead_s": 1e-6,
+        },
+        "class default of accelerators: no public kernel table; a compiled program of 128-row tiles",
+        fraction_std=0.25,
+        time_std=0.7,
+    ),
+}  # fmt: skip
 OVERRIDABLE = (
-    *sorted(DEFAULTS), "walk_s_per_token", "flops_fraction", "memory_bytes", "memory_bandwidth_bytes_per_s", "compute_units",
+    *sorted(_GPU), "walk_s_per_token", "memory_bytes", "memory_bandwidth_bytes_per_s", "compute_units",
 )  # fmt: skip
 
 
@@ -209,19 +270,46 @@ def names() -> dict[str, str]:
     return found
 
 
+_BRANDS = re.compile(r"\b(nvidia|geforce|tesla|amd|instinct|radeon|intel|apple|google|aws)\b")
+_MEMORY = re.compile(r"(.+)-(\d+)-?gb")
+
+
 def _key(name: str) -> str:
-    words = resources.normalised(name).replace("nvidia-", "").replace("geforce-", "").replace("amd-", "").replace("intel-", "")
-    return words.replace("-", "")
+    """A name as it is compared: no case, remarks in brackets, brands, spaces nor hyphens."""
+    return _BRANDS.sub("", resources.normalised(name)).replace("-", "")
 
 
 def find_hardware(name: str, where: str = "", key: str = "hardware") -> Hardware:
-    """A device by id, path, name or alias. Raises `SpecError` naming the nearest known one."""
+    """A device by id, path, name or alias, or one of these and its memory. Raises `SpecError` naming the nearest known one."""
     path = resources.file_of("hardware", name)
-    if path is None and _key(name) in names():
-        path = resources.folder("hardware") / f"{names()[_key(name)]}.yaml"
-    if path is None:
+    if path is not None:
+        return _load(str(path))
+    if _key(name) in names():
+        return _shipped(names()[_key(name)])
+    found = _with_memory(name)
+    if found is None:
         raise resources.unknown(where, key, "hardware profile", name, resources.ids("hardware"))
-    return _load(str(path))
+    return found
+
+
+def _shipped(profile_id: str) -> Hardware:
+    return _load(str(resources.folder("hardware") / f"{profile_id}.yaml"))
+
+
+def _with_memory(name: str) -> Hardware | None:
+    """The device of a name like ``M3 Ultra 96GB``, with that memory; None for a device or a capacity that does not exist."""
+    split = _MEMORY.fullmatch(resources.normalised(name))
+    if split is None or _key(split[1]) not in names():
+        return None
+    hardware = _shipped(names()[_key(split[1])])
+    profile = hardware.profile
+    asked = int(split[2]) * 2**30
+    # Vendors count GB or GiB, and a driver may report less: 8 % apart at most.
+    fits = [size for size in (profile.memory_bytes.value, *profile.memory_bytes_options) if abs(size / asked - 1) < 0.08]
+    if not fits:
+        return None
+    memory = profile.memory_bytes.model_copy(update={"value": fits[0]})
+    return replace(hardware, profile=profile.model_copy(update={"memory_bytes": memory}))
 
 
 @cache
@@ -247,9 +335,21 @@ def _profile_problems(profile: HardwareProfile, document: Document) -> list[Prob
             found.append(Problem(document.where(location), f"coefficients.{name}", f"must be {form}"))
         else:
             found += _coefficient_problems(name, quantity, document)
+    for index, name in enumerate(profile.doubtful):
+        if not _doubt(profile, name):
+            found.append(document.problem(("doubtful", index), "must name a quantity that states its relative_std", name))
     if not profile.peak_flops_per_s.keys() & {"bf16", "fp16", "fp32"}:
         found.append(Problem(document.where(("peak_flops_per_s",)), "peak_flops_per_s", "must hold bf16, fp16 or fp32"))
     return found
+
+
+def _doubt(profile: HardwareProfile, name: str) -> float:
+    """The doubt of the quantity that a dotted name means; 0 where there is none."""
+    outer, _, inner = name.partition(".")
+    value = getattr(profile, outer, None)
+    if isinstance(value, dict):
+        value = value.get(inner)
+    return value.doubt if isinstance(value, Quantity) else 0.0
 
 
 def _coefficient_problems(name: str, quantity: Quantity | dict[str, Quantity], document: Document) -> Iterator[Problem]:
@@ -265,16 +365,15 @@ def _coefficient_problems(name: str, quantity: Quantity | dict[str, Quantity], d
 
 def _complete(profile: HardwareProfile) -> Coefficients:
     given = profile.coefficients
+    defaults = DEFAULTS[profile.kind]
     flops = given.get("flops_fraction", {})
     assert isinstance(flops, dict)
-    fractions = {
-        dtype: flops.get(dtype) or Quantity(value=DEFAULT_FLOPS_FRACTION, source="assumed", note=_ASSUMED)
-        for dtype in profile.peak_flops_per_s
+    filled: dict[str, object] = {name: defaults.quantity(name) for name in defaults.values}
+    filled |= {"walk_s_per_token": _assumed_walk(profile), **given}
+    filled["flops_fraction"] = {
+        dtype: flops.get(dtype) or defaults.quantity("flops_fraction") for dtype in profile.peak_flops_per_s
     }
-    filled: dict[str, object] = {name: Quantity(value=value, source="assumed", note=_ASSUMED) for name, value in DEFAULTS.items()}
-    filled["walk_s_per_token"] = _assumed_walk(profile)
-    filled |= {name: value for name, value in given.items() if name != "flops_fraction"}
-    return Coefficients.model_validate({**filled, "flops_fraction": fractions})
+    return Coefficients.model_validate(filled)
 
 
 def _assumed_walk(profile: HardwareProfile) -> Quantity:

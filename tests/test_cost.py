@@ -390,6 +390,19 @@ def test_interval_is_wider_where_more_is_assumed():
     assert 0.05 < known < unknown < 1.0
 
 
+@pytest.mark.parametrize("peak", ["memory_bandwidth_bytes_per_s", "peak_flops_per_s.bf16"])
+def test_a_datasheet_peak_that_sources_disagree_on_widens_the_interval(peak):
+    outer, _, inner = peak.partition(".")
+    given = getattr(H100.profile, outer)
+    doubted = (given[inner] if inner else given).model_copy(update={"relative_std": 0.25})
+    profile = H100.profile.model_copy(update={outer: {**given, inner: doubted} if inner else doubted})
+    doubtful = UncertainPricer(eagle3(hardware=replace(H100, profile=profile)))
+    certain = UncertainPricer(eagle3())
+    # At batch 64 verification is about as much arithmetic as memory traffic, so both peaks speak about R.
+    assert doubtful.log_std(5, 64, 512) > 1.05 * certain.log_std(5, 64, 512)
+    assert doubtful.base.round(5, 64, 512) == certain.base.round(5, 64, 512)
+
+
 def test_a_measured_plain_step_narrows_the_interval_and_as_predicted_moves_nothing():
     pricer = UncertainPricer(eagle3(engine=find_engine("generic")))
     base = pricer.base.round(3, 1, 512)

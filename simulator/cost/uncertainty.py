@@ -1,14 +1,14 @@
 """How sure R is: the doubt of every coefficient, propagated to first order, and narrowed by a measured plain step.
 
-ln R ≈ ln R₀ + Σ Jᵢ zᵢ with independent zᵢ ~ N(0, 1), one for each coefficient that has a doubt, plus a floor for what
-the model leaves out. A measured plain step updates the zᵢ (linear Gaussian conditioning), so that it moves R only through
+ln R ≈ ln R₀ + Σ Jᵢ zᵢ with independent zᵢ ~ N(0, 1), one for each coefficient or doubted datasheet peak, plus a floor for
+what the model leaves out. A measured plain step updates the zᵢ (linear Gaussian conditioning), so that it moves R only through
 the physical constants that it speaks about.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,6 +25,8 @@ ROUND_NOISE_STD = 0.06
 STEP_NOISE_STD = 0.05
 Z80 = 1.2816
 _FRACTIONS_MAX = 1.0
+# What the cost reads from the profile itself: datasheet values, without doubt unless their sources disagree.
+_PEAKS = ("memory_bandwidth_bytes_per_s", "peak_flops_per_s", "link_bandwidth_bytes_per_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,9 @@ class UncertainPricer:
 def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
     """The deployment with one coefficient raised by one standard deviation, for each that has a doubt."""
     hardware, engine = deployment.hardware, deployment.engine
+    for name, quantity in _quantities(hardware.profile, _PEAKS):
+        if quantity.doubt > 0:
+            yield name, replace(deployment, hardware=_with_peak(hardware, name, _raised(name, quantity)))
     for name, quantity in _quantities(hardware.coefficients):
         if quantity.doubt > 0 and quantity.value > 0:
             yield name, replace(deployment, hardware=_with_coefficient(hardware, name, _raised(name, quantity)))
@@ -93,9 +98,9 @@ def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
             yield name, replace(deployment, engine=_with_constant(engine, name, _raised(name, quantity)))
 
 
-def _quantities(holder: object) -> Iterator[tuple[str, Quantity]]:
-    """Every Quantity of a spec; those in a mapping as ``field.key``."""
-    for name in type(holder).model_fields:  # type: ignore[attr-defined]
+def _quantities(holder: object, fields: Iterable[str] = ()) -> Iterator[tuple[str, Quantity]]:
+    """Every Quantity of a spec, or of the `fields` named; those in a mapping as ``field.key``."""
+    for name in fields or type(holder).model_fields:  # type: ignore[attr-defined]
         value = getattr(holder, name)
         if isinstance(value, Quantity):
             yield name, value
@@ -113,6 +118,10 @@ def _raised(name: str, quantity: Quantity) -> Quantity:
 
 def _with_coefficient(hardware: Hardware, name: str, quantity: Quantity) -> Hardware:
     return replace(hardware, coefficients=hardware.coefficients.model_copy(update=_update(hardware.coefficients, name, quantity)))
+
+
+def _with_peak(hardware: Hardware, name: str, quantity: Quantity) -> Hardware:
+    return replace(hardware, profile=hardware.profile.model_copy(update=_update(hardware.profile, name, quantity)))
 
 
 def _with_constant(engine: ServingEngine, name: str, quantity: Quantity) -> ServingEngine:

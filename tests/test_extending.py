@@ -1,0 +1,53 @@
+"""docs/extending.md is true: its files load, its commands and its Python run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simulator.__main__ import app
+from simulator.hardware import HardwareOverride, find_hardware, override
+from simulator.spec import check, parse_yaml
+
+TEXT = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
+
+
+def blocks(section: str, language: str) -> list[str]:
+    """Code blocks of one language under the heading `section`."""
+    _, _, after = TEXT.partition(f"## {section}\n")
+    assert after, section
+    return re.findall(rf"```{language}\n(.*?)```", after.partition("\n## ")[0], flags=re.DOTALL)
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The device's file where a reader would have it: in the folder they work in."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mydevice.yaml"
+    path.write_text(blocks("Adding a device is one file", "yaml")[0], encoding="utf-8")
+    return path
+
+
+def test_the_new_device_is_priced_by_the_command_shown(device: Path) -> None:
+    program, *arguments = blocks("Adding a device is one file", "sh")[0].split()
+    assert program == "specsim"
+    done = CliRunner().invoke(app, [*arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    assert '"r"' in done.stdout
+
+
+def test_what_the_text_says_of_the_new_device_holds(device: Path) -> None:
+    exec(compile(blocks("Adding a device is one file", "python")[0], str(device), "exec"), {})
+    profile = find_hardware(str(device)).profile
+    assert all(profile.peak_flops_per_s[name.rpartition(".")[2]].doubt > 0 for name in profile.doubtful)
+
+
+def test_the_override_shown_replaces_what_it_names() -> None:
+    document = parse_yaml(blocks("Adding a device is one file", "yaml")[1], "scenario.yaml")
+    change: HardwareOverride = check(HardwareOverride, document, ("hardware",))
+    changed = override(find_hardware(change.base), change, document)
+    assert changed.coefficients.memory_bandwidth_fraction.value == change.memory_bandwidth_fraction
+    assert changed.memory_bytes == change.memory_bytes
