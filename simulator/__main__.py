@@ -102,7 +102,9 @@ def predict(
     conditional_acceptance_rates: Annotated[str | None, typer.Option(help="Conditional, comma-separated.")] = None,
     plain_step_s: Annotated[str | None, typer.Option(help="Measured seconds of a plain step at this batch.")] = None,
     plain_tokens_per_s: Annotated[str | None, typer.Option(help="Measured throughput without speculation.")] = None,
-    table: Annotated[Path | None, typer.Option(help="CSV of operating points instead of flags.")] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="CSV of operating points instead of flags; columns are named as the flags, with _ for -.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions of --table.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -124,7 +126,7 @@ def predict(
     except prediction.UnsupportedError as reason:
         raise SpecError([Problem("", "", str(reason))]) from None
     if as_json:
-        _print_json(_prediction_json(answer))
+        _print_json({"schema_version": 1, **_prediction_json(answer)})
     else:
         _print_prediction(_console(), answer)
 
@@ -174,8 +176,8 @@ def list_known(
 
 
 @app.command()
-def schema() -> None:
-    """JSON Schema of a scenario, for editors."""
+def schema(as_json: AsJson = False) -> None:
+    """JSON Schema of a scenario, for editors; always JSON."""
     from simulator.scenario import ScenarioFile
 
     _print_json({"$schema": "https://json-schema.org/draft/2020-12/schema", **ScenarioFile.model_json_schema()})
@@ -263,6 +265,8 @@ def _print_prediction(console: Console, answer: Prediction) -> None:
 def _print_break_even(console: Console, answer: BreakEven) -> None:
     from simulator import reports
 
+    _print_sentence(console, reports.break_even_sentence(answer), "bold")
+    console.print()
     for title, header, rows in reports.break_even_tables(answer):
         console.print(Text(title, style="bold"))
         _print_table(console, header, rows)

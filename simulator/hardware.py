@@ -48,13 +48,30 @@ class AllReduceCost(Spec):
     bandwidth_bytes_per_s: Positive
     large_message_bandwidth_bytes_per_s: Positive | None = None
 
+    def slower(self, factor: float) -> AllReduceCost:
+        """The same taking `factor` times as long."""
+        large = self.large_message_bandwidth_bytes_per_s
+        return AllReduceCost(
+            alpha_s=self.alpha_s * factor,
+            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s / factor,
+            large_message_bandwidth_bytes_per_s=None if large is None else large / factor,
+        )
+
 
 class AllReduceTable(Spec):
-    """All-reduce of one kind by number of devices; `source` and `note` as in `Quantity`."""
+    """All-reduce of one kind by number of devices; `source`, `note` and `relative_std` (of the whole time) as in `Quantity`."""
 
     source: Source
     note: str = ""
+    relative_std: Annotated[float, Field(ge=0, le=1)] | None = None
     by_devices: dict[int, AllReduceCost]
+
+    @property
+    def doubt(self) -> float:
+        """One standard deviation of ln(time); fits of all-reduce err by up to 15 % (docs/model.md)."""
+        if self.relative_std is not None:
+            return self.relative_std
+        return 0.10 if self.source in ("fitted", "measured") else RELATIVE_STD[self.source]
 
 
 AllReduceKind = Literal["custom", "nccl", "pcie"]
@@ -116,6 +133,9 @@ class HardwareProfile(Spec):
     sources: tuple[str, ...] = ()
 
 
+_PCIE_GEN3_X16_BYTES_PER_S = 16e9
+
+
 @dataclass(frozen=True, slots=True)
 class KindDefaults:
     """What a profile of one kind of device leaves out, why it is so, and how sure: one standard deviation of ln(value)."""
@@ -130,7 +150,7 @@ class KindDefaults:
         return Quantity(value=self.values[name], source="assumed", note=self.note, relative_std=std)
 
 
-# Without any calibration: model.md section 2, 20 µs a layer over about seven kernels, 0.80 of bandwidth, 0.65 of FLOP/s, p = 3.
+# Without any calibration (docs/model.md): 20 µs a layer over about seven kernels, 0.80 of bandwidth, 0.65 of FLOP/s, p = 3.
 _GPU: dict[str, float] = {
     "memory_bandwidth_fraction": 0.80, "flops_fraction": 0.65, "gemm_overhead_s": 3e-6, "gemm_smoothness": 3.0,
     "gemm_tile_rows": 64.0, "attention_overhead_s": 10e-6, "attention_bandwidth_fraction": 0.75,
@@ -226,13 +246,8 @@ class Hardware:
 
     def all_reduce(self, kind: AllReduceKind, devices: int) -> AllReduceCost:
         """The table's entry; between and beyond its sizes the next larger size, else the largest, is taken."""
-        table = self.profile.all_reduce.get(kind) or self.profile.all_reduce.get("nccl") or self.profile.all_reduce.get("pcie")
-        if table is None:
-            link = self.profile.link_bandwidth_bytes_per_s
-            bandwidth = link.value if link else 16e9
-            return AllReduceCost(
-                alpha_s=10e-6 * (devices.bit_length() - 1 or 1), bandwidth_bytes_per_s=bandwidth * devices / (2 * (devices - 1))
-            )
+        tables = self.profile.all_reduce
+        table = tables.get(kind) or tables.get("nccl") or tables["pcie"]
         sizes = sorted(table.by_devices)
         return table.by_devices[next((size for size in sizes if size >= devices), sizes[-1])]
 
@@ -320,7 +335,22 @@ def _load(path: str) -> Hardware:
     if problems:
         raise SpecError(problems)
     profile_id = path.rsplit("/", 1)[-1].removesuffix(".yaml")
+    if not profile.all_reduce:
+        profile = profile.model_copy(update={"all_reduce": {"nccl": _assumed_all_reduce(profile)}})
     return Hardware(profile_id, profile, _complete(profile))
+
+
+def _assumed_all_reduce(profile: HardwareProfile) -> AllReduceTable:
+    """Ring over the device's link: each byte crosses 2·(N-1)/N times; 10 µs for each doubling of devices, as NCCL takes."""
+    link = profile.link_bandwidth_bytes_per_s
+    bandwidth = link.value if link else _PCIE_GEN3_X16_BYTES_PER_S
+    costs = {
+        2**power: AllReduceCost(alpha_s=10e-6 * power, bandwidth_bytes_per_s=bandwidth * 2**power / (2 * (2**power - 1)))
+        for power in range(1, 7)
+    }
+    return AllReduceTable(
+        source="assumed", note="no table of this device: a ring over its link", relative_std=0.3, by_devices=costs
+    )
 
 
 def _profile_problems(profile: HardwareProfile, document: Document) -> list[Problem]:

@@ -24,7 +24,7 @@ from simulator.cost.round import StepPricer
 from simulator.cost.uncertainty import Z80, UncertainPricer
 from simulator.hardware import Hardware, find_hardware
 from simulator.serving_engine import find_engine
-from simulator.spec import Document, Location, Problem, Spec, SpecError, check, plain_scalar, shown
+from simulator.spec import Document, Location, Problem, Spec, SpecError, check, nearest, plain_scalar, shown
 from simulator.speculation import HEAD_METHODS, METHODS, PLANNED, tokenizer_problem
 from simulator.workload import usual_lengths
 
@@ -79,6 +79,10 @@ class OperatingPoint(Spec):
 ACCEPTANCE_FIELDS = ("mean_acceptance_length", "acceptance_rate", "acceptance_rates_per_position", "conditional_acceptance_rates")
 REQUIRED = ("hardware", "target_model", "method", "batch")
 FLAGS = {"target_model": "target", "draft_model": "draft"}
+# Other spellings of columns, and of arguments of `predict`.
+_ALIASES = {flag: field for field, flag in FLAGS.items()} | {
+    "mean_acceptance_rates_per_position": "acceptance_rates_per_position"
+}
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,8 @@ def predict(point: OperatingPoint | None = None, /, **fields: Any) -> Prediction
     Raises `SpecError` for input that is wrong; a sound question that is not priced has status `unsupported`.
     """
     if point is None:
-        point = check(OperatingPoint, Document("", fields))
+        named = {_ALIASES.get(name, name): value for name, value in fields.items()}
+        point = check(OperatingPoint, Document("", named))
     return _answered(point, Document("", point.model_dump(exclude_none=True)))
 
 
@@ -152,13 +157,24 @@ def _rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
             header = reader.fieldnames or []
-            missing = [name for name in REQUIRED if name not in header]
+            missing = [name for name in REQUIRED if name not in header and FLAGS.get(name) not in header]
             if missing:
-                raise SpecError(Problem(f"{path}:1", name, "must be a column") for name in missing)
+                raise SpecError(
+                    Problem(
+                        f"{path}:1",
+                        name,
+                        f"must be a column; columns: {', '.join(OperatingPoint.model_fields)}",
+                        "",
+                        nearest(name, header),
+                    )
+                    for name in missing
+                )
             for raw in reader:
                 row = {name: _cell(name, raw[name]) for name in _columns(header) if (raw.get(name) or "").strip()}
-                if "mean_acceptance_rates_per_position" in row:
-                    row.setdefault("acceptance_rates_per_position", row.pop("mean_acceptance_rates_per_position"))
+                for written, field in _ALIASES.items():
+                    if written in row:
+                        row.setdefault(field, row.pop(written))
+                row.setdefault("id", str(reader.line_num - 1))
                 yield row, Document(path, row, {(): reader.line_num})
     except FileNotFoundError:
         raise SpecError([Problem(path, "", "no such file")]) from None
@@ -167,7 +183,7 @@ def _rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
 
 
 def _columns(header: Iterable[str]) -> list[str]:
-    known = {*OperatingPoint.model_fields, "mean_acceptance_rates_per_position"}
+    known = {*OperatingPoint.model_fields, *_ALIASES}
     return [name for name in header if name in known]
 
 
@@ -176,7 +192,7 @@ def _cell(name: str, text: str) -> Any:
     text = text.strip()
     if name.endswith(("rates_per_position", "acceptance_rates")):
         return tuple(plain_scalar(part) for part in re.split(r"[\s,;\[\]]+", text) if part)
-    field = OperatingPoint.model_fields[name]
+    field = OperatingPoint.model_fields[_ALIASES.get(name, name)]
     return text if "str" in str(field.annotation) else _whole(plain_scalar(text))
 
 
@@ -231,6 +247,10 @@ def predict_document(point: OperatingPoint, document: Document) -> Prediction:
     question = _resolve(point, document)
     deployment, gamma, batch = question.deployment, question.gamma, question.batch
     tau, full, notes = _mean_acceptance_length(question, document)
+    unserved = _cannot_be_served(question)
+    notes += (unserved,) if unserved else ()
+    unserved = _cannot_be_served(question)
+    notes += (unserved,) if unserved else ()
     pricer = UncertainPricer(deployment, full)
     cost = pricer.base.round(gamma, batch, question.context)
     measured_s = _measured_plain_step_s(point, question, pricer.base)
@@ -247,12 +267,25 @@ def predict_document(point: OperatingPoint, document: Document) -> Prediction:
     return Prediction(
         id=point.id, status="ok", plain_step_s=plain_s, round_s=r * plain_s, r=r, r_low=low, r_high=high,
         speedup=speedups[0], speedup_low=speedups[1], speedup_high=speedups[2],
-        break_even_acceptance_length=r, break_even_acceptance_rate=even_rate, verdict=verdict(speedups[1], speedups[2]),
+        break_even_acceptance_length=r, break_even_acceptance_rate=even_rate,
+        verdict="" if unserved else verdict(speedups[1], speedups[2]),
         bound=cost.bound, draft_share=cost.draft_share, verification_cost_ratio=cost.verification_cost_ratio,
         mean_acceptance_length=tau,
         textbook_speedup=theory.textbook_speedup(tau, gamma, cost.cost_coefficient) if tau else None,
         causes=tuple(cost.causes()), warnings=(*question.warnings, *notes),
     )  # fmt: skip
+
+
+def _cannot_be_served(question: _Question) -> str:
+    """Why no server could hold this point, or ""."""
+    deployment = question.deployment
+    tokens = deployment.kv_blocks(MEMORY_UTILIZATION) * deployment.engine.block_tokens
+    devices = f"{deployment.tensor_parallel_size} × {deployment.hardware.name}"
+    if tokens <= 0:
+        return f"no verdict: the models do not fit on {devices} at {100 * MEMORY_UTILIZATION:.0f} % of memory"
+    if tokens < question.batch * question.context:
+        return f"no verdict: the KV cache of {devices} holds {tokens:,} tokens, not {question.batch * question.context:,.0f}"
+    return ""
 
 
 def verdict(low: float | None, high: float | None) -> Literal["win", "lose", "close", ""]:

@@ -21,7 +21,7 @@ from simulator.interchange.request_traces import request_source
 from simulator.serving_engine import ServingEngine, find_engine
 from simulator.spec import Document, Problem, Spec, SpecError, check_sections, load_yaml
 from simulator.speculation import HEAD_METHODS, Speculation, tokenizer_problem
-from simulator.workload import RequestSource, ServiceLevel, WorkloadSpec, source_problems
+from simulator.workload import RequestSource, RequestTrace, ServiceLevel, WorkloadSpec, source_problems
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=1)]
@@ -236,6 +236,8 @@ class _Resolver:
             folder = Path(self.document.source).parent
             source = request_source(workload.requests.trace, folder, self.document.where(location))
         self._collect(iter(source_problems(workload, source, self.document, ("workload",))))
+        if isinstance(source, RequestTrace):
+            self.warnings += source.notes
         return source
 
     # ------------------------------------------------------------------------------------------------- between sections

@@ -12,8 +12,10 @@ from functools import cached_property
 from itertools import cycle
 from typing import Literal
 
+import numpy as np
+
 from simulator import theory
-from simulator.acceptance import AcceptanceLaw, IndependentAcceptance, band_for
+from simulator.acceptance import AcceptanceLaw, band_for
 from simulator.cost.deployment import Deployment
 from simulator.cost.round import RoundCost, StepCost, StepPricer
 from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
@@ -36,13 +38,29 @@ from simulator.workload import Request, ServiceLevel, requests_of
 
 # The fewest requests of the run that measures how many a second the replica can finish when work never runs out.
 SATURATION_REQUESTS = 400
+SATURATION_SPANS = 10
+OVERLOAD = 1.5
+# Gains this close are taken as equal, and the smaller γ is preferred: it takes less memory and fewer rows.
+TIE = 0.03
+# From fewer requests than this no interval is made: the gain is "close", whatever it is.
+FEWEST_REQUESTS = 20
 Verdict = Literal["win", "lose", "close"]
 Progress = Callable[[str, int, int], None]  # (which run, requests begun, requests in all)
 
 
+@dataclass(frozen=True, slots=True)
+class Saturation:
+    """A replica that never runs out of work: requests finished per second, one standard deviation of its logarithm by spans of
+    time, and the share of busy time that prompts take."""
+
+    per_s: float
+    log_std: float
+    prefill_share: float
+
+
 @dataclass(frozen=True)
 class Variant:
-    """One way to serve the workload. gamma 0 = no speculation. saturated_per_s: requests per second when all wait at once."""
+    """One way to serve the workload. gamma 0 = no speculation."""
 
     label: str
     gamma: int
@@ -50,8 +68,7 @@ class Variant:
     kv_blocks: int
     result: ServingResult
     summary: Summary
-    saturated_per_s: float
-    saturated_prefill_share: float
+    saturation: Saturation
 
 
 @dataclass(frozen=True)
@@ -93,12 +110,19 @@ class SimulationResult:
 
     @property
     def best(self) -> Comparison | None:
-        """The comparison with the largest gain; among gains within 3 % the one that drafts least."""
-        if not self.comparisons:
+        """The γ with the largest gain; among gains within 3 % the one that drafts least.
+
+        Where acceptance is open, each γ counts by the end of the measured band at which it gains less.
+        """
+        worst: dict[int, Comparison] = {}
+        for comparison in self.comparisons:
+            kept = worst.setdefault(comparison.variant.gamma, comparison)
+            if comparison.gain.value < kept.gain.value:
+                worst[comparison.variant.gamma] = comparison
+        if not worst:
             return None
-        top = max(comparison.gain.value for comparison in self.comparisons)
-        near = [comparison for comparison in self.comparisons if comparison.gain.value >= 0.97 * top]
-        return min(near, key=lambda comparison: comparison.variant.gamma)
+        top = max(comparison.gain.value for comparison in worst.values())
+        return min((c for c in worst.values() if c.gain.value >= (1 - TIE) * top), key=lambda c: c.variant.gamma)
 
 
 def simulate(scenario: Scenario, progress: Progress | None = None) -> SimulationResult:
@@ -138,10 +162,8 @@ def _laws(scenario: Scenario, gamma: int, warnings: list[str]) -> list[tuple[str
         f"acceptance is left open: {name} runs at the lowest and highest τ measured for {speculation.method}, "
         f"{band.low:.2f} ({band.low_source}) and {band.high:.2f} ({band.high_source})"
     )
-    ends = (("low", band.low), ("high", band.high))
-    return [
-        (f"{name}, τ = {tau:.2f} ({end} end)", IndependentAcceptance(theory.acceptance_rate_for(tau, gamma))) for end, tau in ends
-    ]
+    ends = (("low", band.low, band.low_law), ("high", band.high, band.high_law))
+    return [(f"{name}, τ = {tau:.2f} ({end} end)", law) for end, tau, law in ends]
 
 
 def batching_rules(scenario: Scenario, deployment: Deployment) -> BatchingRules:
@@ -228,22 +250,36 @@ class _Server:
         users = arrivals.users if arrivals.process == "closed_loop" else None
         return serve(requests, self.rules, pricer, path, self.drafts, users=users, think_time_s=arrivals.think_time_s or 0.0)
 
-    def saturated(self, requests: tuple[Request, ...]) -> tuple[float, float]:
-        """(requests finished per second, share of that time spent on prompts) while more always wait.
+    def saturated(self, requests: tuple[Request, ...]) -> Saturation:
+        """How fast the replica finishes requests while more always wait.
 
-        The workload's requests, over and over, all there from the start. Measured between the end of the first quarter, when
-        young and old requests are mixed, and the admission of the last, after which the batch runs empty.
+        The workload's requests, over and over, arriving evenly and faster than they can be served, so that no two start in
+        step: requests that are all there from the start and equally long would end together too. Measured from the end of the
+        first half to the admission of the last.
         """
-        count = max(SATURATION_REQUESTS, 4 * self.rules.max_num_seqs)
-        waiting = tuple(replace(r, request_id=i, arrival_s=0.0) for i, r in zip(range(count), cycle(requests), strict=False))
-        result = serve(waiting, self.rules, self.pricer, self.path, self.drafts)
+        first = self._overloaded(requests, SATURATION_REQUESTS, math.inf)
+        count = max(2 * SATURATION_REQUESTS, 6 * min(self.rules.max_num_seqs, self._most_at_once(requests)))
+        return self._overloaded(requests, count, OVERLOAD * first.per_s)
+
+    def _most_at_once(self, requests: tuple[Request, ...]) -> int:
+        """About how many requests the KV cache holds."""
+        tokens = sum(request.prompt_tokens + request.output_tokens for request in requests) / len(requests)
+        return int(self.rules.total_blocks * self.rules.block_tokens / tokens) + 1
+
+    def _overloaded(self, requests: tuple[Request, ...], count: int, rate_per_s: float) -> Saturation:
+        arriving = tuple(
+            replace(r, request_id=i, arrival_s=i / rate_per_s) for i, r in zip(range(count), cycle(requests), strict=False)
+        )
+        result = serve(arriving, self.rules, self.pricer, self.path, self.drafts)
         ends = sorted(record.finish_s for record in result.records if record.finish_s is not None)
-        start_s = ends[len(ends) // 4]
+        start_s = ends[len(ends) // 2]
         end_s = max(record.first_scheduled_s or 0.0 for record in result.records)
-        if sum(start_s < end <= end_s for end in ends) < len(ends) / 4:
+        if sum(start_s < end <= end_s for end in ends) < len(ends) / 5:
             start_s, end_s = 0.0, ends[-1]
-        finished = sum(start_s < end <= end_s for end in ends)
-        return finished / (end_s - start_s), load_in(result, Window(start_s, end_s, (), "")).prefill_share
+        spans = np.histogram(ends, np.linspace(start_s, end_s, SATURATION_SPANS + 1))[0]
+        share = load_in(result, Window(start_s, end_s, (), "")).prefill_share
+        log_std = float(spans.std(ddof=1) / spans.mean() / math.sqrt(SATURATION_SPANS))
+        return Saturation(float(spans.sum()) / (end_s - start_s), log_std, share)
 
 
 def _variant(server: _Server, label: str, requests: tuple[Request, ...], progress: Progress | None) -> Variant:
@@ -259,10 +295,8 @@ def _variant(server: _Server, label: str, requests: tuple[Request, ...], progres
     summary = summarise(result, server.scenario.file.service_level)
     if not summary.finished:
         raise SpecError([_nothing_served(server.scenario, summary)])
-    saturated_per_s, prefill_share = server.saturated(requests)
-    return Variant(
-        label, server.gamma, server.deployment, server.rules.total_blocks, result, summary, saturated_per_s, prefill_share
-    )  # fmt: skip
+    saturation = server.saturated(requests)
+    return Variant(label, server.gamma, server.deployment, server.rules.total_blocks, result, summary, saturation)
 
 
 @dataclass(frozen=True)
@@ -288,7 +322,8 @@ class _Runs:
             middle, low, high = ratio(self.speculative), ratio(self.slow_rounds), ratio(self.fast_rounds)
         except ValueError:
             return None
-        sampling = math.log(middle.high / middle.ratio) if math.isfinite(middle.high) else math.inf
+        few = middle.requests < FEWEST_REQUESTS or not math.isfinite(middle.high)
+        sampling = math.inf if few else math.log(middle.high / middle.ratio)
         below = math.hypot(sampling, max(math.log(middle.ratio / low.ratio), 0.0))
         above = math.hypot(sampling, max(math.log(high.ratio / middle.ratio), 0.0))
         return Estimate(middle.ratio, middle.ratio * math.exp(-below), middle.ratio * math.exp(min(above, 50.0)))
@@ -317,9 +352,9 @@ def _compare(server: _Server, plain: Variant, variant: Variant, requests: tuple[
     if plain.summary.goodput_per_s and variant.summary.goodput_per_s is not None:
         goodput = variant.summary.goodput_per_s / plain.summary.goodput_per_s
     # Only the decoding part of a saturated replica's time depends on R.
-    capacity = Estimate.lognormal(
-        variant.saturated_per_s / plain.saturated_per_s, log_std * (1 - variant.saturated_prefill_share)
-    )
+    full, empty = variant.saturation, plain.saturation
+    doubt = math.hypot(log_std * (1 - full.prefill_share), full.log_std, empty.log_std)
+    capacity = Estimate.lognormal(full.per_s / empty.per_s, doubt)
     return Comparison(
         variant=variant, metric=metric if judged else f"mean end-to-end latency (no {metric} to compare)", gain=judged or e2e,
         verdict=_verdict(judged or e2e),

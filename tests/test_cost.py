@@ -403,6 +403,19 @@ def test_a_datasheet_peak_that_sources_disagree_on_widens_the_interval(peak):
     assert doubtful.base.round(5, 64, 512) == certain.base.round(5, 64, 512)
 
 
+def test_all_reduce_brings_its_own_doubt():
+    names = {
+        size: [name for name, _ in UncertainPricer(eagle3(tensor_parallel_size=size, draft_tensor_parallel_size=size)).shifted]
+        for size in (1, 4)
+    }
+    assert "all_reduce" in names[4]
+    assert "all_reduce" not in names[1]
+    pricer = UncertainPricer(eagle3(hardware=find_hardware("l40s"), tensor_parallel_size=4, draft_tensor_parallel_size=4))
+    moved, _ = pricer.sensitivities(3, 8, 512, 1.0)
+    by_name = dict(zip((name for name, _ in pricer.shifted), moved, strict=True))
+    assert abs(by_name["all_reduce"]) > 0.005
+
+
 def test_a_measured_plain_step_narrows_the_interval_and_as_predicted_moves_nothing():
     pricer = UncertainPricer(eagle3(engine=find_engine("generic")))
     base = pricer.base.round(3, 1, 512)

@@ -47,7 +47,10 @@ def test_speedup_is_tau_over_r_inside_its_interval_and_r_is_the_break_even(gamma
     assert found.speedup == pytest.approx(tau / found.r, rel=1e-6)
     assert found.r_low < found.r < found.r_high
     assert found.speedup_low < found.speedup < found.speedup_high
-    assert found.verdict == ("win" if found.speedup_low > 1 else "lose" if found.speedup_high < 1 else "close")
+    held = not any(warning.startswith("no verdict") for warning in found.warnings)
+    assert found.verdict == (
+        "" if not held else "win" if found.speedup_low > 1 else "lose" if found.speedup_high < 1 else "close"
+    )
     assert sum(share for _, share in found.causes) == pytest.approx(found.r - 1, abs=1e-9)
 
 
@@ -259,3 +262,31 @@ def test_priced_published_cases_err_by_less_than_a_tenth_in_the_middle():
     assert len(errors) > 70
     assert errors[len(errors) // 2] < 0.08
     assert errors[int(0.9 * len(errors))] < 0.25
+
+
+def test_points_that_no_server_holds_get_no_verdict_and_say_why():
+    crowded = answer(batch=600, context_len=8000, mean_acceptance_length=2.5)
+    assert crowded.status == "ok"
+    assert crowded.verdict == ""
+    assert any("KV cache" in warning for warning in crowded.warnings)
+    huge = answer(target_model="meta-llama/Llama-3.1-405B", draft_model=None, mean_acceptance_length=2.5)
+    assert huge.verdict == ""
+    assert any("do not fit" in warning for warning in huge.warnings)
+
+
+def test_columns_and_arguments_may_be_spelt_as_the_flags_and_rows_without_id_are_numbered(tmp_path):
+    path = tmp_path / "cases.csv"
+    path.write_text(
+        "hardware,target,draft,method,num_speculative_tokens,batch\nh100_sxm,llama-3.1-8b,meta-llama/Llama-3.2-1B,draft_model,3,1\n"
+    )
+    (found,) = predict_table(path)
+    assert (found.id, found.status) == ("1", "ok")
+    named = predict(
+        hardware="h100_sxm",
+        target="llama-3.1-8b",
+        draft="meta-llama/Llama-3.2-1B",
+        method="draft_model",
+        num_speculative_tokens=3,
+        batch=1,
+    )
+    assert named.r == found.r

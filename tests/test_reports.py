@@ -186,7 +186,7 @@ def test_the_table_shows_what_the_summaries_hold(result: SimulationResult) -> No
     assert plain.tpot_s is not None
     assert table["TPOT mean (ms)"][0] == reports.significant(1e3 * plain.tpot_s.mean)
     assert table["R, break-even τ"] == ["–", *(reports.significant(c.r.value) for c in result.comparisons)]
-    assert table["saturated (req/s)"][1] == reports.significant(chosen.variant.saturated_per_s)
+    assert table["saturated (req/s)"][1] == reports.significant(chosen.variant.saturation.per_s)
 
 
 # --------------------------------------------------------------------------------------------------------------- summary

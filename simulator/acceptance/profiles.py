@@ -254,13 +254,15 @@ def shipped_profiles() -> Mapping[str, Profile]:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceBand:
-    """The lowest and highest τ at one γ among the shipped measurements of a method, and where each comes from."""
+    """The lowest and highest τ at one γ among the shipped measurements of a method, where each comes from, and its law."""
 
     low: float
     high: float
     low_source: str
     high_source: str
     measurements: int
+    low_law: AcceptanceLaw
+    high_law: AcceptanceLaw
     note: str = ""
 
 
@@ -278,10 +280,10 @@ def band_for(method: str, num_speculative_tokens: int) -> AcceptanceBand | None:
             shortest = law.at_context(min(profile.spec.contexts.mean_acceptance_length)) if profile.spec.contexts else law
             name = f"{profile_id} ({domain})" if domain else profile_id
             length, warning = shortest.mean_acceptance_length(num_speculative_tokens), law.extrapolated(num_speculative_tokens)
-            found.append((length, name, warning))
+            found.append((length, name, warning, shortest))
     if not found:
         return None
     measured = [row for row in found if not row[2]] or found
-    low, high = min(measured), max(measured)
+    low, high = min(measured, key=lambda row: row[:2]), max(measured, key=lambda row: row[:2])
     note = f"no measurement reaches {num_speculative_tokens} speculative tokens; all are extended" if measured[0][2] else ""
-    return AcceptanceBand(low[0], high[0], low[1], high[1], len(measured), note)
+    return AcceptanceBand(low[0], high[0], low[1], high[1], len(measured), low[3], high[3], note)

@@ -93,6 +93,8 @@ def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
     for name, quantity in _quantities(hardware.coefficients):
         if quantity.doubt > 0 and quantity.value > 0:
             yield name, replace(deployment, hardware=_with_coefficient(hardware, name, _raised(name, quantity)))
+    if max(deployment.tensor_parallel_size, deployment.draft_tensor_parallel_size) > 1 and hardware.profile.all_reduce:
+        yield "all_reduce", replace(deployment, hardware=_with_slower_all_reduce(hardware))
     for name, quantity in _quantities(engine):
         if quantity.doubt > 0 and quantity.value > 0 and name != "reserved_bytes":
             yield name, replace(deployment, engine=_with_constant(engine, name, _raised(name, quantity)))
@@ -122,6 +124,17 @@ def _with_coefficient(hardware: Hardware, name: str, quantity: Quantity) -> Hard
 
 def _with_peak(hardware: Hardware, name: str, quantity: Quantity) -> Hardware:
     return replace(hardware, profile=hardware.profile.model_copy(update=_update(hardware.profile, name, quantity)))
+
+
+def _with_slower_all_reduce(hardware: Hardware) -> Hardware:
+    """Every all-reduce longer by one standard deviation of its table."""
+    tables = {
+        kind: table.model_copy(
+            update={"by_devices": {size: cost.slower(math.exp(table.doubt)) for size, cost in table.by_devices.items()}}
+        )
+        for kind, table in hardware.profile.all_reduce.items()
+    }
+    return replace(hardware, profile=hardware.profile.model_copy(update={"all_reduce": tables}))
 
 
 def _with_constant(engine: ServingEngine, name: str, quantity: Quantity) -> ServingEngine:

@@ -147,8 +147,19 @@ def _label_acceptance(axes: Axes, band: tuple[float, float]) -> None:
 
 
 def chosen_gamma(answer: BreakEven) -> int:
-    """The γ whose interval is shown: the scenario's first, else the middle one."""
+    """The γ whose interval is shown: the best for one sequence at the workload's context where that is known and asked for,
+    else the scenario's first, else the middle one."""
     gammas = sorted({point.num_speculative_tokens for point in answer.points})
+    at_own = [
+        (point.speedup, -point.num_speculative_tokens)
+        for point in answer.points
+        if point.speedup is not None
+        and point.context_tokens == answer.own_context
+        and point.batch == answer.batches[0]
+        and point.num_speculative_tokens in answer.scenario.gammas
+    ]
+    if at_own:
+        return -max(at_own)[1]
     return next((gamma for gamma in answer.scenario.gammas if gamma in gammas), gammas[len(gammas) // 2])
 
 

@@ -110,7 +110,7 @@ def provenance(scenario: Scenario) -> tuple[Constant, ...]:
         table, cost = hardware.profile.all_reduce[kind], hardware.all_reduce(kind, devices)
         note = table.note or f"{kind} all-reduce"
         for name in ("alpha_s", "bandwidth_bytes_per_s"):
-            quantity = Quantity(value=getattr(cost, name), source=table.source, note=note)
+            quantity = Quantity(value=getattr(cost, name), source=table.source, note=note, relative_std=table.doubt)
             found.append(("hardware", f"all_reduce.{kind}.{devices}.{name}", quantity))
     found += [("engine", *item) for item in _quantities(engine)]
     return tuple(Constant(*row) for row in found)

@@ -8,7 +8,7 @@ from simulator.reports.files import prepare_directory, to_json, write_break_even
 from simulator.reports.known import known
 from simulator.reports.markdown import break_even_markdown, run_markdown
 from simulator.reports.summary import break_even_csv, break_even_summary, run_summary
-from simulator.reports.tables import break_even_tables, prediction_rows, prediction_sentence
+from simulator.reports.tables import break_even_sentence, break_even_tables, prediction_rows, prediction_sentence
 from simulator.reports.variants import run_table
 from simulator.reports.verdict import answer, headline, verdict_sentence
 
@@ -16,6 +16,7 @@ __all__ = [
     "answer",
     "break_even_csv",
     "break_even_markdown",
+    "break_even_sentence",
     "break_even_summary",
     "break_even_tables",
     "headline",

@@ -32,7 +32,7 @@ def _hardware() -> list[Entry]:
             {
                 "id": name,
                 "name": device.name,
-                "memory_GB": round(device.memory_bytes / 1e9),
+                "memory_GiB": round(device.memory_bytes / 2**30),
                 "TB_per_s": round(device.profile.memory_bandwidth_bytes_per_s.value / 1e12, 2),
                 "TFLOP_per_s": round(device.profile.peak_flops_per_s[device.wide_dtype].value / 1e12),
                 "measured": sum(quantity.source in ("fitted", "measured") for quantity in given),

@@ -11,7 +11,7 @@ from simulator.hardware import Quantity
 from simulator.plots.words import acceptance_source, milliseconds, provenance, short_name, significant, speculation_name, times
 from simulator.questions.break_even import BreakEven
 from simulator.reports.summary import provenance_data, versions
-from simulator.reports.tables import break_even_tables
+from simulator.reports.tables import break_even_sentence, break_even_tables
 from simulator.reports.variants import run_table
 from simulator.reports.verdict import Answer, answer, gets_worse, headline, subject
 from simulator.scenario import Scenario
@@ -119,7 +119,7 @@ def _settings_yaml(scenario: Scenario, chosen: Comparison) -> str:
 def break_even_markdown(answer: BreakEven, figures: Mapping[str, str]) -> str:
     """α* against batch for every γ, one table per context. figures: name → file, relative to the report."""
     scenario = answer.scenario
-    parts = [f"# {scenario.name}: break-even acceptance of {speculation_name(scenario)}"]
+    parts = [f"# {scenario.name}: break-even acceptance of {speculation_name(scenario)}", break_even_sentence(answer)]
     parts.append(
         "Speculation gains where the acceptance rate α is above the number shown. A dash: even accepting every draft would lose. "
         "In brackets: the KV cache does not hold that batch. Decode only, all sequences at the same context."
@@ -144,7 +144,7 @@ def _ending(scenario: Scenario, warnings: Sequence[str]) -> list[str]:
     if scenario.gammas:
         cited.insert(0, f"acceptance: {acceptance_source(scenario)}")
     cited += [f"hardware profile {data['hardware_profile']}: {'; '.join(data['hardware_sources'])}"]
-    cited += [f"engine {data['engine_versions']}: {'; '.join(data['engine_sources'])}"]
+    cited += [f"engine {data['engine']}, versions {data['engine_versions']}: {'; '.join(data['engine_sources'])}"]
     header = ["of", "constant (unit last)", "value", "source", "doubt", "note"]
     rows = [[constant.holder, constant.name, *_quantity_cells(constant.quantity)] for constant in provenance(scenario)]
     parts = ["## Where the numbers come from", _bullets(cited), _table(header, rows)]

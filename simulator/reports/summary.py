@@ -58,8 +58,8 @@ def _variant(result: SimulationResult, variant: Variant) -> dict[str, Any]:
     summary, level = variant.summary, result.scenario.file.service_level
     data = {field.name: getattr(summary, field.name) for field in fields(summary)}
     data["acceptance"] = _acceptance(summary.acceptance) if variant.gamma else None
-    data["saturated_requests_per_s"] = variant.saturated_per_s
-    data["saturated_prefill_share"] = variant.saturated_prefill_share
+    data["saturated_requests_per_s"] = variant.saturation.per_s
+    data["saturated_prefill_share"] = variant.saturation.prefill_share
     if level is not None:
         unmet = unmet_limits(summary, level)
         data["unmet_limits"] = {
@@ -214,6 +214,7 @@ def provenance_data(scenario: Scenario) -> dict[str, Any]:
     return {
         "hardware_profile": deployment.hardware.profile_id,
         "hardware_sources": deployment.hardware.profile.sources,
+        "engine": deployment.engine.name,
         "engine_versions": deployment.engine.versions,
         "engine_sources": deployment.engine.sources,
         "constants": [

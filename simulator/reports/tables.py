@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from simulator.cost.uncertainty import Estimate
 from simulator.plots.words import interval, milliseconds, significant, times
 from simulator.prediction import Prediction
-from simulator.questions.break_even import BreakEven
+from simulator.questions.break_even import BreakEven, BreakEvenPoint
 
 NOTHING = "–"
 
@@ -20,6 +20,28 @@ def break_even_tables(answer: BreakEven) -> Iterator[tuple[str, list[str], list[
     for context in answer.contexts:
         title = f"Break-even acceptance rate α* at context {context:,} tokens"
         yield title, ["batch", *map(str, answer.batches)], _context_rows(answer, context)
+
+
+def break_even_sentence(answer: BreakEven) -> str:
+    """Up to which batch the scenario's acceptance wins at its own context, for the best γ of those asked for."""
+    asked = answer.scenario.gammas
+    rows: dict[int, list[BreakEvenPoint]] = {}
+    for point in answer.points:
+        own = point.context_tokens == answer.own_context and point.fits and point.speedup is not None
+        if own and point.num_speculative_tokens in asked:
+            rows.setdefault(point.num_speculative_tokens, []).append(point)
+    if not rows:
+        return "No acceptance is stated: speculation wins where the acceptance rate is above the numbers below."
+    gamma = max(rows, key=lambda each: max(point.speedup or 0.0 for point in rows[each]))
+    sure = [point.batch for point in rows[gamma] if (point.speedup_low or 0.0) > 1]
+    likely = [point.batch for point in rows[gamma] if (point.speedup or 0.0) > 1]
+    where = f"at the workload's mean context of {answer.own_context:,} tokens, γ = {gamma}"
+    if not likely:
+        return f"Speculation loses at every batch that fits, {where}."
+    last = rows[gamma][-1].batch
+    reach = f"up to batch {max(likely)}" + (", the largest that fits" if max(likely) == last else "")
+    certain = f" (certain up to {max(sure)})" if sure and max(sure) != max(likely) else "" if sure else " (nowhere certain)"
+    return f"Speculation wins {reach}{certain}, {where}, batches tried in powers of two."
 
 
 def _context_rows(answer: BreakEven, context: int) -> list[list[str]]:

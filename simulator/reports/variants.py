@@ -27,6 +27,7 @@ class Column:
 
     variant: Variant
     comparison: Comparison | None = None
+    closed_loop: bool = False
 
 
 Cell = Callable[[Column], str | float | None]
@@ -35,9 +36,12 @@ Cell = Callable[[Column], str | float | None]
 def run_table(result: SimulationResult) -> Table:
     """(header, rows) of all variants.
 
-    Where they would need more than 100 characters the best are kept, in their order, and the header says so.
+    Where they would need more than 100 characters those of the γ that the verdict is about are kept, then the best, in their
+    order, and the header says so.
     """
-    ranked = sorted(result.comparisons, key=lambda comparison: -comparison.gain.value)
+    best = result.best
+    chosen = None if best is None else best.variant.gamma
+    ranked = sorted(result.comparisons, key=lambda comparison: (comparison.variant.gamma != chosen, -comparison.gain.value))
     for count in range(len(ranked), 0, -1):
         header, rows = _table(result, [comparison for comparison in result.comparisons if comparison in ranked[:count]])
         if width(header, rows) <= TABLE_COLUMNS:
@@ -51,7 +55,8 @@ def width(header: list[str], rows: list[list[str]]) -> int:
 
 
 def _table(result: SimulationResult, shown: list[Comparison]) -> Table:
-    columns = [Column(result.plain), *(Column(comparison.variant, comparison) for comparison in shown)]
+    closed = result.scenario.file.workload.arrivals.users is not None
+    columns = [Column(result.plain, None, closed), *(Column(c.variant, c, closed) for c in shown)]
     missing = len(result.comparisons) - len(shown)
     title = f"best {len(shown)} of {len(result.comparisons)}" if missing else "per variant"
     rows = [[name, *(_text(cell, column) for column in columns)] for name, cell in (*_verdict_rows(result), *_ROWS)]
@@ -111,6 +116,15 @@ def _verdict(column: Column) -> str | None:
     return None if column.comparison is None else column.comparison.verdict
 
 
+def _offered_load(column: Column) -> float | None:
+    """Arriving requests against what a saturated replica finishes; None in a closed loop, which offers what is served."""
+    records = column.variant.result.records
+    span_s = records[-1].arrival_s - records[0].arrival_s
+    if column.closed_loop or span_s <= 0:
+        return None
+    return 100 * (len(records) - 1) / span_s / column.variant.saturation.per_s
+
+
 def _compared(value: Callable[[Comparison], float | None]) -> Cell:
     return lambda column: None if column.comparison is None else value(column.comparison)
 
@@ -126,15 +140,15 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
     ("end-to-end mean (s)", _statistic("e2e_latency_s", "mean")),
     ("goodput (req/s)", lambda column: column.variant.summary.goodput_per_s),
     ("output (tokens/s)", lambda column: column.variant.summary.output_tokens_per_s),
-    ("saturated (req/s)", lambda column: column.variant.saturated_per_s),
-    ("  load, % of it", lambda column: 100 * column.variant.summary.requests_per_s / column.variant.saturated_per_s),
-    ("  prefill share of it (%)", lambda column: 100 * column.variant.saturated_prefill_share),
+    ("saturated (req/s)", lambda column: column.variant.saturation.per_s),
+    ("  prefill share then (%)", lambda column: 100 * column.variant.saturation.prefill_share),
+    ("  offered load (% of it)", _offered_load),
     ("decode batch, mean", lambda column: column.variant.summary.load.mean_decode_sequences),
     ("τ, tokens per round", _compared(lambda c: c.mean_acceptance_length)),
     ("R, break-even τ", _compared(lambda c: c.r.value)),
     ("α*, break-even", _compared(lambda c: c.break_even_acceptance_rate)),
     ("textbook speedup (×)", _compared(lambda c: c.textbook_speedup)),
-    ("prefill share (%)", lambda column: 100 * column.variant.summary.load.prefill_share),
+    ("prefill share at this load (%)", lambda column: 100 * column.variant.summary.load.prefill_share),
     ("KV cache (k tokens)", lambda column: column.variant.kv_blocks * column.variant.deployment.engine.block_tokens / 1e3),
     ("preemptions", lambda column: f"{column.variant.summary.preemptions:,}"),
 )

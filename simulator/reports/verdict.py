@@ -6,7 +6,7 @@ from typing import Literal
 
 from simulator.cost.uncertainty import Estimate
 from simulator.plots.words import interval, is_known, significant, speculation_name, times
-from simulator.simulation import Comparison, SimulationResult
+from simulator.simulation import TIE, Comparison, SimulationResult
 
 Answer = Literal["win", "lose", "close", "depends", "none"]
 # Metrics whose gain means a larger number; of the others a gain means shorter.
@@ -46,7 +46,24 @@ def headline(result: SimulationResult) -> tuple[str, ...]:
         rest = f"What follows is for τ = {significant(chosen.mean_acceptance_length)}."
         return (f"It depends on acceptance, which the scenario leaves open: {sides}.", rest, *_reasons(chosen))
     first = _outcome(chosen, result)
-    return (f"At either end of the measured acceptance: {first}" if ends else first, *_reasons(chosen))
+    first = f"At either end of the measured acceptance: {first}" if ends else first
+    return (first, *_tie(chosen, result), *_reasons(chosen), *_worse(chosen))
+
+
+def _tie(chosen: Comparison, result: SimulationResult) -> list[str]:
+    """Why the chosen γ is not the one with the largest number."""
+    larger = [
+        c.variant.gamma for c in result.comparisons if c.gain.value > chosen.gain.value and c.variant.gamma > chosen.variant.gamma
+    ]
+    if not larger or result.scenario.file.acceptance is None:
+        return []
+    margin = f"{100 * TIE:.0f} %"
+    return [f"γ = {max(larger)} gains less than {margin} more: the smaller γ is taken, as it needs less memory and fewer rows."]
+
+
+def _worse(comparison: Comparison) -> list[str]:
+    worse = gets_worse(comparison) if comparison.verdict == "win" else []
+    return [f"Mind that {' and '.join(worse)} certainly gets worse."] if worse else []
 
 
 def verdict_sentence(comparison: Comparison, result: SimulationResult) -> str:
@@ -88,7 +105,7 @@ def _beside(comparison: Comparison) -> str:
     shown = [f"{name} {times(gain.value)} ({interval(gain)})" for name, gain in others]
     if comparison.goodput is not None and comparison.metric != "goodput":
         shown.append(f"goodput {times(comparison.goodput)}")
-    return f"Gains beside it: {', '.join(shown)}."
+    return f"Beside it (above 1 = better): {', '.join(shown)}."
 
 
 def _gains(comparison: Comparison) -> list[tuple[str, Estimate]]:
@@ -112,7 +129,9 @@ def _why(comparison: Comparison) -> str:
 def _needed(comparison: Comparison) -> str:
     """τ beside R, which is its break-even."""
     r, gamma, tau = comparison.r, comparison.variant.gamma, significant(comparison.mean_acceptance_length)
-    text = f"A round costs R = {significant(r.value)} plain steps ({interval(r)}) and yields τ = {tau} tokens"
+    text = (
+        f"A round costs R = {significant(r.value)} plain steps ({interval(r)}) and yields τ = {tau} tokens (acceptance as given)"
+    )
     rate = comparison.break_even_acceptance_rate
     if rate is None:
         return f"{text}; with γ = {gamma} no acceptance could repay it while decoding at batch {comparison.batch}."
