@@ -18,7 +18,7 @@ from pydantic import Field
 
 from simulator import theory
 from simulator.acceptance import AcceptanceSpec, resolve_acceptance
-from simulator.architecture import ModelArchitecture, eagle_head, find_model, stand_in_draft
+from simulator.architecture import ModelArchitecture, eagle_head, find_model, not_priced, stand_in_draft
 from simulator.cost.deployment import Deployment
 from simulator.cost.round import StepPricer
 from simulator.cost.uncertainty import Z80, UncertainPricer
@@ -342,6 +342,9 @@ def _resolve(point: OperatingPoint, document: Document) -> _Question:
         lambda: find_engine(point.engine, document.where(("engine",)), ""),
         lambda: find_model(point.target_model, document.where((FLAGS["target_model"],)), "", "target model"),
     )
+    reason = not_priced(target)
+    if reason is not None:
+        raise UnsupportedError(f"{point.target_model} has {reason}, not supported yet")
     if point.engine == "generic":
         warnings.append("engine unknown: generic overheads, wider interval")
     weights, kv_cache = _precision(point.precision, hardware, warnings)
@@ -450,7 +453,7 @@ def _find_drafter(point: OperatingPoint, document: Document) -> ModelArchitectur
     except SpecError:
         return None
     is_head = found.kind == "draft_head"
-    return found if is_head == (point.method in HEAD_METHODS) else None
+    return found if is_head == (point.method in HEAD_METHODS) and not_priced(found) is None else None
 
 
 def _parameters(text: str, document: Document) -> float:

@@ -14,12 +14,12 @@ from pydantic import Discriminator, Field, Tag
 
 from simulator import resources
 from simulator.acceptance import AcceptanceSpec, ResolvedAcceptance, resolve_acceptance
-from simulator.architecture import ModelArchitecture, eagle_head, find_model
+from simulator.architecture import ModelArchitecture, eagle_head, find_model, not_priced
 from simulator.cost.deployment import Deployment
 from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
 from simulator.interchange.request_traces import request_source
 from simulator.serving_engine import ServingEngine, find_engine
-from simulator.spec import Document, Problem, Spec, SpecError, check_sections, load_yaml
+from simulator.spec import Document, Location, Problem, Spec, SpecError, check_sections, load_yaml
 from simulator.speculation import HEAD_METHODS, Speculation, tokenizer_problem
 from simulator.workload import RequestSource, RequestTrace, ServiceLevel, WorkloadSpec, source_problems
 
@@ -205,7 +205,14 @@ class _Resolver:
         )
         if found.kind == "draft_head":
             raise SpecError([self.document.problem(("target", "model"), "must be a whole model, not a draft head", found.name)])
-        return found
+        return self._priced(found, ("target", "model"))
+
+    def _priced(self, model: ModelArchitecture, location: Location) -> ModelArchitecture:
+        reason = not_priced(model)
+        if reason is not None:
+            must = f"must be a model that is priced: {model.name} has {reason}, not supported yet"
+            raise SpecError([self.document.problem(location, must)])
+        return model
 
     def _drafter(self, target: ModelArchitecture | None) -> ModelArchitecture | None:
         """The drafter by name; for a head method without one, built from the target with a warning."""
@@ -225,7 +232,7 @@ class _Resolver:
         if (found.kind == "draft_head") != is_head:
             must = f"must be {'a draft head' if is_head else 'a whole model'} for method {speculation.method}"
             raise SpecError([self.document.problem(location, must, speculation.drafter)])
-        return found
+        return self._priced(found, location)
 
     def _source(self) -> RequestSource | None:
         """The trace or profile that `workload.requests.trace` means."""

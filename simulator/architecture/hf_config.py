@@ -1,0 +1,174 @@
+"""A local Hugging Face `config.json` as a `ModelArchitecture`.
+
+Multimodal models are read as their language model. A family that is not known is refused by name, a key that is missing is
+named with the file. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simulator.architecture.hf_drafters import (
+    SPECULATORS,
+    drafter_fields,
+    drafter_method,
+    inner_config,
+    medusa_fields,
+    mlp_speculator_fields,
+)
+from simulator.architecture.hf_fields import FAMILIES, Config, Fields, decoder_fields, family_of
+from simulator.architecture.problems import model_problems
+from simulator.architecture.shape import ModelArchitecture
+from simulator.spec import Document, Problem, SpecError, check
+
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_ALGORITHMS = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A16_AWQ": "int4", "W4A16": "int4", "W8A16": "int8"}
+_METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4", "awq": "int4", "gptq": "int4", "auto-round": "int4"}
+_REQUIRED_OF_HEADS = {
+    "medusa": ("hidden_size", "num_heads"),
+    "mlp_speculator": ("emb_dim", "n_predict"),
+    "dflash": ("target_layer_ids", "block_size"),
+}
+
+
+@dataclass(frozen=True)
+class HuggingFaceConfig:
+    """`architecture`, and `weights`: the type that the weights are stored in, None where layers differ or it is not said."""
+
+    architecture: ModelArchitecture
+    weights: str | None
+
+
+def config_path(name: str) -> Path | None:
+    """The config.json that `name` means: the file itself or the one in a directory."""
+    path = Path(name)
+    try:
+        if name and path.is_dir():
+            path = path / "config.json"
+        return path if path.suffix == ".json" and path.is_file() else None
+    except OSError:
+        return None
+
+
+def read_config(path: Path) -> HuggingFaceConfig:
+    """Raises `SpecError` where the file is no config or its family is not known."""
+    config = _load(path)
+    text = _language_model(config)
+    try:
+        fields, faults = _fields(text, path)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise SpecError([Problem(str(path), "", f"must be a sound Hugging Face config: {error!r}")]) from None
+    fields["name"] = path.parent.name or str(path)
+    fields["sources"] = (str(path),)
+    document = Document(str(path), {name: _frozen(value) for name, value in fields.items() if value is not None})
+    faults += _missing(fields)
+    problems = [document.problem((key,), must, text.get(key, "")) for key, must in faults]
+    if problems:
+        raise SpecError(problems)
+    architecture = check(ModelArchitecture, document)
+    problems = model_problems(architecture, document)
+    if problems:
+        raise SpecError(problems)
+    return HuggingFaceConfig(architecture, stored_type(config, text, path))
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise SpecError([Problem(str(path), "", f"must be JSON: {error}")]) from None
+    if not isinstance(config, dict):
+        raise SpecError([Problem(str(path), "", "must hold a Hugging Face config: a mapping with model_type")])
+    return config
+
+
+def _language_model(config: Config) -> Config:
+    """The part of a multimodal config that is the language model; what it leaves out is as in the whole."""
+    for key in ("thinker_config", "text_config", "llm_config"):
+        inner = config.get(key)
+        if isinstance(inner, dict):
+            kept = {name: config[name] for name in ("model_type", "architectures", "tie_word_embeddings") if name in config}
+            return _language_model({**kept, **inner})
+    return config
+
+
+def _fields(config: Config, path: Path) -> tuple[Fields, list[tuple[str, str]]]:
+    method = drafter_method(config)
+    if method == "medusa":
+        return medusa_fields(config), []
+    if method == "mlp_speculator":
+        return mlp_speculator_fields(config), []
+    if method is None:
+        family = family_of(config)
+        if family is None:
+            raise _unknown(path, config)
+        return decoder_fields(config, family)
+    if method not in SPECULATORS:
+        must = f"must be a kind that is priced: {', '.join(SPECULATORS)}"
+        raise SpecError([Document(str(path), {}).problem(("speculators_model_type",), must, method, SPECULATORS)])
+    inner = inner_config(config)
+    layers, faults = decoder_fields(inner, family_of(inner) or FAMILIES["llama"])
+    return drafter_fields(inner, method, layers), faults
+
+
+def _unknown(path: Path, config: Config) -> SpecError:
+    got = config.get("model_type") or " ".join(config.get("architectures") or ())
+    must = f"must be a family that is priced; known: {', '.join(sorted(FAMILIES))}"
+    return SpecError([Document(str(path), {}).problem(("model_type",), must, got, FAMILIES)])
+
+
+def _missing(fields: Fields) -> list[tuple[str, str]]:
+    """Keys that a draft head of this method cannot do without."""
+    named = {"emb_dim": "hidden_size", "target_layer_ids": "fc_input_size"}
+    keys = _REQUIRED_OF_HEADS.get(fields["family"], ())
+    return [(key, "must be given") for key in keys if not fields.get(named.get(key, key))]
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+# ------------------------------------------------------------------------------------------------------- stored weights
+
+
+def stored_type(config: Config, text: Config, path: Path) -> str | None:
+    """Type of the weights by `quantization_config`, a hf_quant_config.json beside it, or the dtype; None where unclear."""
+    quantization = config.get("quantization_config") or text.get("quantization_config")
+    beside = path.parent / "hf_quant_config.json"
+    if quantization is None and beside.is_file():
+        quantization = _load(beside).get("quantization")
+    if isinstance(quantization, dict):
+        return _quantized(quantization)
+    dtype = _first_text(text, config, "dtype") or _first_text(text, config, "torch_dtype")
+    return _DTYPES.get(dtype or "")
+
+
+def _first_text(text: Config, config: Config, key: str) -> str | None:
+    value = text.get(key) or config.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _quantized(quantization: Config) -> str | None:
+    algorithm = quantization.get("quant_algo")
+    if algorithm is not None:
+        return _ALGORITHMS.get(str(algorithm).upper())
+    groups = quantization.get("config_groups")
+    if isinstance(groups, dict) and groups:
+        found = {_group_type(group.get("weights") or {}) for group in groups.values()}
+        return found.pop() if len(found) == 1 else None
+    if quantization.get("load_in_4bit"):
+        return "int4"
+    if quantization.get("bits") == 8:
+        return "int8"
+    return _METHODS.get(str(quantization.get("quant_method")))
+
+
+def _group_type(weights: Config) -> str | None:
+    """Of a compressed-tensors group: 4-bit floats come with a scale per 16 (NVFP4) or 32 (MXFP4) numbers."""
+    bits, kind = weights.get("num_bits"), weights.get("type")
+    if kind == "float" and bits == 4:
+        return {16: "nvfp4", 32: "mxfp4"}.get(weights.get("group_size") or 0)
+    return {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4"}.get((str(kind), bits or 0))

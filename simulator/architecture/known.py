@@ -1,0 +1,69 @@
+"""Finding a model: by name in `model_shapes/`, as a file of this project, or as a local Hugging Face config."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from simulator import resources
+from simulator.architecture.hf_config import config_path, read_config
+from simulator.architecture.problems import model_problems
+from simulator.architecture.shape import ModelArchitecture
+from simulator.spec import Problem, Spec, SpecError, check, load_yaml
+
+
+class ModelTable(Spec):
+    """A file of `model_shapes/`."""
+
+    schema_version: Literal[1]
+    models: tuple[ModelArchitecture, ...]
+    unsupported: dict[str, str] = Field(default_factory=dict)
+
+
+@cache
+def models() -> dict[str, ModelArchitecture]:
+    """Every accepted spelling (normalised) → model."""
+    found: dict[str, ModelArchitecture] = {}
+    for table in _tables():
+        for model in table.models:
+            for name in (model.name, *model.aliases):
+                found.setdefault(resources.normalised(name), model)
+    return found
+
+
+@cache
+def unsupported() -> dict[str, str]:
+    """Known models that are not priced (normalised) → why."""
+    return {resources.normalised(name): why for table in _tables() for name, why in table.unsupported.items()}
+
+
+@cache
+def _tables() -> tuple[ModelTable, ...]:
+    return tuple(check(ModelTable, load_yaml(resources.folder("model") / f"{i}.yaml")) for i in resources.ids("model"))
+
+
+def find_model(name: str, where: str = "", key: str = "model", noun: str = "model") -> ModelArchitecture:
+    """A model by name or alias, or by path: a YAML file with one model's fields, a Hugging Face config.json or its directory.
+
+    Raises `SpecError`.
+    """
+    if name.endswith((".yaml", ".yml")) and Path(name).is_file():
+        document = load_yaml(name)
+        model: ModelArchitecture = check(ModelArchitecture, document)
+        problems = model_problems(model, document)
+        if problems:
+            raise SpecError(problems)
+        return model
+    path = config_path(name)
+    if path is not None:
+        return read_config(path).architecture
+    found = models().get(resources.normalised(name))
+    if found is not None:
+        return found
+    why = unsupported().get(resources.normalised(name))
+    if why is not None:
+        raise SpecError([Problem(where, key, f"must be a model that can be priced: {name} has {why}")])
+    raise resources.unknown(where, key, noun, name, [model.name for model in dict.fromkeys(models().values())])
