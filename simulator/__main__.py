@@ -83,11 +83,17 @@ def predict(
     ctx: typer.Context,
     hardware: Annotated[str | None, typer.Option(help="Device: id, name or path.")] = None,
     target: Annotated[str | None, typer.Option(help="Target model.")] = None,
-    method: Annotated[str | None, typer.Option(help="draft_model, eagle, eagle3 or ngram.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="draft_model, eagle, eagle3, medusa, hydra, mtp, ngram, suffix, block, layer_skip, sparse_kv."),
+    ] = None,
     num_speculative_tokens: Annotated[str | None, typer.Option(help="γ, tokens drafted per round.")] = None,
     batch: Annotated[str | None, typer.Option(help="Sequences decoding at once (default 1).")] = None,
     draft: Annotated[str | None, typer.Option(help="Drafter; a head is built from the target where left out.")] = None,
     draft_params: Annotated[str | None, typer.Option(help="Size of a draft model that is not known, such as 1.24B.")] = None,
+    draft_layers: Annotated[str | None, typer.Option(help="layer_skip: the target's first layers that draft.")] = None,
+    draft_kv_tokens: Annotated[str | None, typer.Option(help="sparse_kv: cached tokens read while drafting.")] = None,
+    tree_shape: Annotated[str | None, typer.Option(help="Such as steps=5,topk=4,draft_tokens=8 or nodes=64.")] = None,
     engine: Annotated[str | None, typer.Option(help="Engine profile; left out: generic, wider interval.")] = None,
     precision: Annotated[str | None, typer.Option(help="Such as bf16, fp8, or 'fp8 weights, bf16 KV'.")] = None,
     tensor_parallel_size: Annotated[str | None, typer.Option(help="Devices that share each layer.")] = None,
@@ -199,7 +205,17 @@ def _flags_document(given: dict[str, Any], flags: dict[str, str]) -> Document:
     return _FlagDocument("", data, {})
 
 
-_TEXT_FIELDS = ("hardware", "target_model", "method", "draft_model", "draft_params", "engine", "precision", "dataset")
+_TEXT_FIELDS = (
+    "hardware",
+    "target_model",
+    "method",
+    "draft_model",
+    "draft_params",
+    "engine",
+    "precision",
+    "dataset",
+    "tree_shape",
+)
 
 
 class _FlagDocument(Document):

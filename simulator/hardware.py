@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simulator import resources
+from simulator.number_format import FORMATS
 from simulator.spec import Document, Location, Problem, Spec, SpecError, check, load_yaml, nearest
 
 Source = Literal["datasheet", "fitted", "measured", "published", "assumed", "override"]
@@ -85,6 +86,11 @@ class Coefficients(Spec):
     units. walk_*: the kernel without split-KV: its overhead, and one block's serial walk over the KV cache (seconds per
     cached token at head dimension 128, and fixed). elementwise_overhead_s: one small kernel (norm, rotary embedding,
     activation, KV write).
+
+    expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, floor per layer, how much of a new
+    choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where
+    routing picks groups of experts first). state_*: recurrent layers: floor, and what every further row of a sequence adds,
+    times the square root of the batch.
     """
 
     memory_bandwidth_fraction: Quantity
@@ -100,6 +106,12 @@ class Coefficients(Spec):
     walk_s_per_token: Quantity
     walk_fixed_s: Quantity
     elementwise_overhead_s: Quantity
+    expert_bandwidth_fraction: Quantity
+    expert_overhead_s: Quantity
+    expert_row_correlation: Quantity
+    grouped_routing_correlation: Quantity
+    state_overhead_s: Quantity
+    state_row_s: Quantity
 
 
 Kind = Literal["gpu", "unified", "cpu", "accelerator"]
@@ -157,6 +169,15 @@ _GPU: dict[str, float] = {
     "attention_flops_fraction": 0.5, "attention_wave_s": 2.7e-6, "walk_overhead_s": 3e-6, "walk_fixed_s": 4.5e-6,
     "elementwise_overhead_s": 2.5e-6,
 }  # fmt: skip
+# Fitted on published speculation runs of Qwen3-30B-A3B, DeepSeek and Qwen3-Next on H100 and H200; the same on every device.
+_LAYER_KINDS: dict[str, tuple[float, float, str]] = {
+    "expert_bandwidth_fraction": (0.9, 0.10, "fitted on published mixture-of-experts runs on H100 and H200"),
+    "expert_overhead_s": (25e-6, 0.20, "fitted on published mixture-of-experts runs on H100 and H200"),
+    "expert_row_correlation": (0.72, 0.15, "fitted on published mixture-of-experts runs on H100 and H200"),
+    "grouped_routing_correlation": (0.8, 0.25, "grouped routing touches fewer experts"),
+    "state_overhead_s": (81e-6, 0.20, "fitted on published runs of a hybrid with linear attention on H200"),
+    "state_row_s": (2e-6, 0.40, "fitted on published runs of a hybrid with linear attention on H200"),
+}
 DEFAULTS: Mapping[Kind, KindDefaults] = {
     "gpu": KindDefaults(_GPU, "no measurement of this device: class default"),
     # Weights read per token × tokens/s over datasheet bandwidth, batch 1: GB10 0.60-0.69 (FP8), M3 Ultra 0.62-0.81 (mlx-lm,
@@ -195,7 +216,7 @@ DEFAULTS: Mapping[Kind, KindDefaults] = {
     ),
 }  # fmt: skip
 OVERRIDABLE = (
-    *sorted(_GPU), "walk_s_per_token", "memory_bytes", "memory_bandwidth_bytes_per_s", "compute_units",
+    *sorted({*_GPU, *_LAYER_KINDS}), "walk_s_per_token", "memory_bytes", "memory_bandwidth_bytes_per_s", "compute_units",
 )  # fmt: skip
 
 
@@ -239,10 +260,9 @@ class Hardware:
         return next(dtype for dtype in ("bf16", "fp16", "fp32") if dtype in self.profile.peak_flops_per_s)
 
     def compute_dtype(self, weights: str) -> str:
-        """The type in which a GEMM over `weights` computes: their own where the device has it, else 16 bit."""
-        if weights in self.profile.peak_flops_per_s:
-            return weights
-        return self.wide_dtype
+        """The type in which a GEMM over `weights` computes: the format's own where the device has it, else 16 bit."""
+        native = FORMATS[weights].computes_in
+        return next((dtype for dtype in native if dtype in self.profile.peak_flops_per_s), self.wide_dtype)
 
     def all_reduce(self, kind: AllReduceKind, devices: int) -> AllReduceCost:
         """The table's entry; between and beyond its sizes the next larger size, else the largest, is taken."""
@@ -272,6 +292,12 @@ class HardwareOverride(Spec):
     walk_s_per_token: NonNegative | None = None
     walk_fixed_s: NonNegative | None = None
     elementwise_overhead_s: NonNegative | None = None
+    expert_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    expert_overhead_s: NonNegative | None = None
+    expert_row_correlation: Annotated[float, Field(ge=0, le=1)] | None = None
+    grouped_routing_correlation: Annotated[float, Field(gt=0, le=1)] | None = None
+    state_overhead_s: NonNegative | None = None
+    state_row_s: NonNegative | None = None
 
 
 @cache
@@ -399,6 +425,10 @@ def _complete(profile: HardwareProfile) -> Coefficients:
     flops = given.get("flops_fraction", {})
     assert isinstance(flops, dict)
     filled: dict[str, object] = {name: defaults.quantity(name) for name in defaults.values}
+    filled |= {
+        name: Quantity(value=value, source="assumed", note=note, relative_std=std)
+        for name, (value, std, note) in _LAYER_KINDS.items()
+    }
     filled |= {"walk_s_per_token": _assumed_walk(profile), **given}
     filled["flops_fraction"] = {
         dtype: flops.get(dtype) or defaults.quantity("flops_fraction") for dtype in profile.peak_flops_per_s

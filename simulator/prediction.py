@@ -18,14 +18,26 @@ from pydantic import Field
 
 from simulator import theory
 from simulator.acceptance import AcceptanceSpec, resolve_acceptance
-from simulator.architecture import ModelArchitecture, eagle_head, find_model, not_priced, stand_in_draft
+from simulator.architecture import ModelArchitecture, find_model, stand_in_draft
 from simulator.cost.deployment import Deployment
 from simulator.cost.round import StepPricer
 from simulator.cost.uncertainty import Z80, UncertainPricer
 from simulator.hardware import Hardware, find_hardware
+from simulator.number_format import FORMATS, read_precision
 from simulator.serving_engine import find_engine
 from simulator.spec import Document, Location, Problem, Spec, SpecError, check, nearest, plain_scalar, shown
-from simulator.speculation import HEAD_METHODS, METHODS, PLANNED, tokenizer_problem
+from simulator.speculation import (
+    DEFAULT_DRAFT_KV_TOKENS,
+    HEAD_FAMILIES,
+    METHODS,
+    MODELLESS_METHODS,
+    Tree,
+    built_head,
+    drafter_problem,
+    read_tree,
+    self_draft,
+    tokenizer_problem,
+)
 from simulator.workload import usual_lengths
 
 Positive = Annotated[float, Field(gt=0)]
@@ -33,18 +45,9 @@ Count = Annotated[int, Field(ge=1)]
 Rates = tuple[Annotated[float, Field(ge=0, le=1)], ...]
 DEFAULT_CONTEXT = 1024
 MEMORY_UTILIZATION = 0.9
+TREE_METHODS = ("eagle", "eagle3", "medusa", "hydra")
 # A head that is not known is built from its target: its cost is known to about a twentieth.
 STAND_IN_STD = 0.05
-PRECISIONS = {
-    "bf16": "bf16",
-    "bfloat16": "bf16",
-    "fp16": "fp16",
-    "float16": "fp16",
-    "half": "fp16",
-    "fp8": "fp8",
-    "w8a8fp8": "fp8",
-    "fp32": "fp32",
-}
 
 
 class OperatingPoint(Spec):
@@ -60,6 +63,8 @@ class OperatingPoint(Spec):
     method: str
     draft_model: str | None = None
     draft_params: str | None = None
+    draft_layers: Count | None = None
+    draft_kv_tokens: Count | None = None
     draft_tensor_parallel_size: Count | None = None
     num_speculative_tokens: Annotated[int, Field(ge=1, le=64)] | None = None
     tree_shape: str | None = None
@@ -228,7 +233,7 @@ def as_row(prediction: Prediction) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Question:
+class Question:
     """An operating point with everything resolved. extra_std: doubt of ln R from what had to be assumed."""
 
     deployment: Deployment
@@ -244,7 +249,7 @@ class _Question:
 
 def predict_document(point: OperatingPoint, document: Document) -> Prediction:
     """As `predict`, with the document that errors point into. Raises `UnsupportedError` for what is not priced."""
-    question = _resolve(point, document)
+    question = resolve(point, document)
     deployment, gamma, batch = question.deployment, question.gamma, question.batch
     tau, full, notes = _mean_acceptance_length(question, document)
     unserved = _cannot_be_served(question)
@@ -267,7 +272,7 @@ def predict_document(point: OperatingPoint, document: Document) -> Prediction:
     return Prediction(
         id=point.id, status="ok", plain_step_s=plain_s, round_s=r * plain_s, r=r, r_low=low, r_high=high,
         speedup=speedups[0], speedup_low=speedups[1], speedup_high=speedups[2],
-        break_even_acceptance_length=r, break_even_acceptance_rate=even_rate,
+        break_even_acceptance_length=r, break_even_acceptance_rate=None if deployment.tree else even_rate,
         verdict="" if unserved else verdict(speedups[1], speedups[2]),
         bound=cost.bound, draft_share=cost.draft_share, verification_cost_ratio=cost.verification_cost_ratio,
         mean_acceptance_length=tau,
@@ -276,7 +281,7 @@ def predict_document(point: OperatingPoint, document: Document) -> Prediction:
     )  # fmt: skip
 
 
-def _cannot_be_served(question: _Question) -> str:
+def _cannot_be_served(question: Question) -> str:
     """Why no server could hold this point, or ""."""
     deployment = question.deployment
     tokens = deployment.kv_blocks(MEMORY_UTILIZATION) * deployment.engine.block_tokens
@@ -295,7 +300,7 @@ def verdict(low: float | None, high: float | None) -> Literal["win", "lose", "cl
     return "win" if low > 1 else "lose" if high < 1 else "close"
 
 
-def _speedup(question: _Question, pricer: StepPricer, tau: float, r: float, plain_step_s: float) -> float:
+def _speedup(question: Question, pricer: StepPricer, tau: float, r: float, plain_step_s: float) -> float:
     """Throughput ratio at constant batch: device time of one request without and with speculation.
 
     plain = prefill + (n-1)·step/b;  speculative = prefill (draft's included) + (n-1)/τ·R·step/b.
@@ -309,7 +314,7 @@ def _speedup(question: _Question, pricer: StepPricer, tau: float, r: float, plai
     return (plain_prefill_s + tokens) / (prefill_s + tokens * r / tau)
 
 
-def _measured_plain_step_s(point: OperatingPoint, question: _Question, pricer: StepPricer) -> float | None:
+def _measured_plain_step_s(point: OperatingPoint, question: Question, pricer: StepPricer) -> float | None:
     """The plain step that was measured, from a throughput too: b·(n/throughput - prefill)/(n-1)."""
     if point.plain_step_s is not None or point.plain_tokens_per_s is None:
         return point.plain_step_s
@@ -321,7 +326,7 @@ def _measured_plain_step_s(point: OperatingPoint, question: _Question, pricer: S
     return question.batch * decode_s / (n - 1) if decode_s > 0 else question.batch / point.plain_tokens_per_s
 
 
-def _mean_acceptance_length(question: _Question, document: Document) -> tuple[float | None, float, tuple[str, ...]]:
+def _mean_acceptance_length(question: Question, document: Document) -> tuple[float | None, float, tuple[str, ...]]:
     """(τ or None, share of rounds accepted in full, notes)."""
     if question.acceptance is None:
         return None, 0.5, ()
@@ -333,27 +338,40 @@ def _mean_acceptance_length(question: _Question, document: Document) -> tuple[fl
 # ------------------------------------------------------------------------------------------------------------ resolving
 
 
-def _resolve(point: OperatingPoint, document: Document) -> _Question:
+def resolve(point: OperatingPoint, document: Document) -> Question:
     """Every name and every blank settled. Raises `UnsupportedError`, or `SpecError` for input that is wrong."""
     warnings: list[str] = []
-    gamma = _gamma(point, document)
+    gamma, tree = _shape(point, document)
     hardware, engine, target = _known(
         lambda: find_hardware(point.hardware, document.where(("hardware",)), ""),
         lambda: find_engine(point.engine, document.where(("engine",)), ""),
         lambda: find_model(point.target_model, document.where((FLAGS["target_model"],)), "", "target model"),
     )
-    reason = not_priced(target)
-    if reason is not None:
-        raise UnsupportedError(f"{point.target_model} has {reason}, not supported yet")
     if point.engine == "generic":
         warnings.append("engine unknown: generic overheads, wider interval")
     weights, kv_cache = _precision(point.precision, hardware, warnings)
-    drafter, extra_std = _drafter(point, target, document, warnings)
-    deployment = Deployment(hardware, engine, target, weights, kv_cache, 1, point.method, drafter)
+    drafter, extra_std = _drafter(point, target, gamma, document, warnings)
+    kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
+    drafter_weights = (
+        weights if point.method in ("layer_skip", "sparse_kv") else "fp32" if weights == "fp32" else hardware.wide_dtype
+    )
+    deployment = Deployment(
+        hardware,
+        engine,
+        target,
+        weights,
+        kv_cache,
+        1,
+        point.method,
+        drafter,
+        drafter_weights,
+        draft_kv_tokens=kv_tokens,
+        tree=tree,
+    )
     deployment, tp_std = _parallel(point, deployment, gamma, warnings)
     prompt, output, context = _lengths(point, warnings)
     acceptance = _acceptance(point, document)
-    return _Question(
+    return Question(
         deployment, gamma, point.batch, context, prompt, output, acceptance, math.hypot(extra_std, tp_std), tuple(warnings)
     )
 
@@ -380,60 +398,60 @@ class UnknownNameError(UnsupportedError):
         self.error = error
 
 
-def _gamma(point: OperatingPoint, document: Document) -> int:
-    if point.method in PLANNED:
-        raise UnsupportedError(f"method {point.method} is not supported yet; supported: {', '.join(METHODS[1:])}")
+def _shape(point: OperatingPoint, document: Document) -> tuple[int, Tree | None]:
+    """(γ, tree): for a tree γ is its depth, the most drafts a round can accept."""
     if point.method not in METHODS or point.method == "none":
         raise SpecError([document.problem(("method",), f"must be one of {', '.join(METHODS[1:])}", point.method, METHODS)])
     if point.tree_shape is not None:
-        steps = _chain_steps(point.tree_shape)
-        if steps is None:
-            raise UnsupportedError(f"draft trees ({point.tree_shape}) are not supported yet; chains are")
-        return point.num_speculative_tokens or steps
+        try:
+            tree = read_tree(point.tree_shape)
+        except ValueError:
+            must = "must be such as steps=5,topk=4,draft_tokens=8, nodes=60,depth=5 or nodes=64"
+            raise SpecError([document.problem(("tree_shape",), must, point.tree_shape)]) from None
+        if tree is not None:
+            if point.method not in TREE_METHODS:
+                raise UnsupportedError(f"draft trees are priced for {', '.join(TREE_METHODS)}, not for {point.method}")
+            return tree.steps, tree
+        given = dict(part.split("=", 1) for part in point.tree_shape.replace(" ", "").split(","))
+        chain = int(given["steps"]) if "steps" in given else int(given.get("draft_tokens", given.get("nodes", "2"))) - 1
+        return point.num_speculative_tokens or chain, None
     if point.num_speculative_tokens is None:
         raise SpecError([document.problem(("num_speculative_tokens",), "must be given")])
-    return point.num_speculative_tokens
-
-
-def _chain_steps(shape: str) -> int | None:
-    """γ of a tree shape that is a chain (``topk=1``, root counted in draft_tokens), else None."""
-    given = dict(part.split("=", 1) for part in shape.replace(" ", "").split(",") if "=" in part)
-    try:
-        if int(given.get("topk", "0")) == 1:
-            return int(given["steps"]) if "steps" in given else int(given["draft_tokens"]) - 1
-    except (KeyError, ValueError):
-        return None
-    return None
+    return point.num_speculative_tokens, None
 
 
 def _precision(text: str | None, hardware: Hardware, warnings: list[str]) -> tuple[str, str]:
     """(weights, KV cache) from what people write. Raises `UnsupportedError` for types that are not priced."""
+    wide = hardware.wide_dtype
     if not text:
-        warnings.append(f"precision assumed {hardware.wide_dtype}")
-        return hardware.wide_dtype, hardware.wide_dtype
-    weights, kv_cache = "", ""
-    for part in re.split(r"[,+/]", text.casefold()):
-        words = [word for word in part.split() if word not in ("weights", "dtype")]
-        is_kv = "kv" in words or "cache" in words
-        name = "".join(word for word in words if word not in ("kv", "cache"))
-        if name not in PRECISIONS:
-            raise UnsupportedError(f"precision {text!r} is not supported yet; supported: bf16, fp16, fp8, fp32")
-        weights, kv_cache = (weights, PRECISIONS[name]) if is_kv else (PRECISIONS[name], kv_cache)
-    weights = weights or hardware.wide_dtype
-    return weights, kv_cache or ("fp32" if weights == "fp32" else hardware.wide_dtype)
+        warnings.append(f"precision assumed {wide}")
+        return wide, wide
+    try:
+        weights, kv_cache = read_precision(text)
+    except ValueError as word:
+        known = ", ".join(FORMATS)
+        raise UnsupportedError(f"precision {text!r} is not supported: {word} is unknown; supported: {known}") from None
+    weights = weights or wide
+    kept = weights if weights in ("fp32", "fp16", "bf16") else wide
+    return weights, kv_cache or kept
 
 
 def _drafter(
-    point: OperatingPoint, target: ModelArchitecture, document: Document, warnings: list[str]
+    point: OperatingPoint, target: ModelArchitecture, gamma: int, document: Document, warnings: list[str]
 ) -> tuple[ModelArchitecture | None, float]:
-    """The drafter, built from the target where a head is not known, and the doubt that brings."""
-    if point.method == "ngram":
+    """The drafter, built from the target where a module is not known, and the doubt that brings."""
+    method = point.method
+    if method in MODELLESS_METHODS:
         return None, 0.0
+    if method == "layer_skip" and point.draft_layers is None:
+        raise UnsupportedError("layer_skip needs draft_layers, the target's first layers that draft")
+    if method in ("layer_skip", "sparse_kv"):
+        return self_draft(target, method, point.draft_layers), 0.0
     found = _find_drafter(point, document)
-    if found is None and point.method in HEAD_METHODS:
+    if found is None and method in HEAD_FAMILIES:
         name = f"drafter {point.draft_model}" if point.draft_model else "drafter"
         warnings.append(f"{name} unknown: built from the target (one layer, target width)")
-        return eagle_head(target, point.method), STAND_IN_STD
+        return built_head(target, method, gamma), STAND_IN_STD
     if found is None:
         if point.draft_params is None:
             raise UnsupportedError(f"draft model {shown(point.draft_model or None)} is unknown: give draft_params, such as 1.24B")
@@ -452,8 +470,7 @@ def _find_drafter(point: OperatingPoint, document: Document) -> ModelArchitectur
         found = find_model(point.draft_model, document.where((FLAGS["draft_model"],)))
     except SpecError:
         return None
-    is_head = found.kind == "draft_head"
-    return found if is_head == (point.method in HEAD_METHODS) and not_priced(found) is None else None
+    return found if drafter_problem(point.method, found) is None else None
 
 
 def _parameters(text: str, document: Document) -> float:

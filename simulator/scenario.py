@@ -14,18 +14,32 @@ from pydantic import Discriminator, Field, Tag
 
 from simulator import resources
 from simulator.acceptance import AcceptanceSpec, ResolvedAcceptance, resolve_acceptance
-from simulator.architecture import ModelArchitecture, eagle_head, find_model, not_priced
+from simulator.architecture import ModelArchitecture, find_model
 from simulator.cost.deployment import Deployment
 from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
 from simulator.interchange.request_traces import request_source
 from simulator.serving_engine import ServingEngine, find_engine
-from simulator.spec import Document, Location, Problem, Spec, SpecError, check_sections, load_yaml
-from simulator.speculation import HEAD_METHODS, Speculation, tokenizer_problem
+from simulator.spec import Document, Problem, Spec, SpecError, check_sections, load_yaml
+from simulator.speculation import (
+    DEFAULT_DRAFT_KV_TOKENS,
+    HEAD_FAMILIES,
+    MODELLESS_METHODS,
+    SELF_METHODS,
+    Speculation,
+    built_head,
+    drafter_problem,
+    self_draft,
+    tokenizer_problem,
+)
 from simulator.workload import RequestSource, RequestTrace, ServiceLevel, WorkloadSpec, source_problems
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=1)]
-Dtype = Literal["bf16", "fp16", "fp8", "fp32"]
+WeightFormat = Literal[
+    "bf16", "fp16", "fp8", "fp32", "int8", "w8a16", "int4", "nvfp4", "mxfp4", "mlx4", "mlx8",
+    "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "q3_k_m", "iq4_xs",
+]  # fmt: skip
+CacheFormat = Literal["bf16", "fp16", "fp8", "fp32", "int8", "q8_0"]
 UNLIMITED_MODEL_LEN = 131072
 
 
@@ -40,8 +54,8 @@ class TargetSpec(Spec):
     """The model that is served, the type of its weights and of its KV cache."""
 
     model: str
-    weights: Dtype = "bf16"
-    kv_cache: Dtype = "bf16"
+    weights: WeightFormat = "bf16"
+    kv_cache: CacheFormat = "bf16"
 
 
 class LimitsSpec(Spec):
@@ -205,34 +219,28 @@ class _Resolver:
         )
         if found.kind == "draft_head":
             raise SpecError([self.document.problem(("target", "model"), "must be a whole model, not a draft head", found.name)])
-        return self._priced(found, ("target", "model"))
-
-    def _priced(self, model: ModelArchitecture, location: Location) -> ModelArchitecture:
-        reason = not_priced(model)
-        if reason is not None:
-            must = f"must be a model that is priced: {model.name} has {reason}, not supported yet"
-            raise SpecError([self.document.problem(location, must)])
-        return model
+        return found
 
     def _drafter(self, target: ModelArchitecture | None) -> ModelArchitecture | None:
         """The drafter by name; for a head method without one, built from the target with a warning."""
         speculation: Speculation | None = self.sections["speculation"]
-        if speculation is None or speculation.method in ("none", "ngram"):
-            return None
-        is_head = speculation.method in HEAD_METHODS
-        if speculation.drafter is None:
-            if target is not None and is_head:
-                self.warnings.append(
-                    f"no drafter named: an {speculation.method} head is built from the target (one layer, target width)"
-                )
-                return eagle_head(target, speculation.method)
+        if speculation is None or speculation.method in MODELLESS_METHODS:
             return None
         location = ("speculation", "drafter")
+        if speculation.method in SELF_METHODS:
+            return None if target is None else self_draft(target, speculation.method, speculation.draft_layers)
+        if speculation.drafter is None:
+            if target is None or speculation.method not in HEAD_FAMILIES:
+                return None
+            self.warnings.append(
+                f"no drafter named: {speculation.method} drafting by a module built from the target, of the usual shape"
+            )
+            return built_head(target, speculation.method, max(speculation.gammas))
         found = find_model(speculation.drafter, self.document.where(location), "speculation.drafter", "drafter")
-        if (found.kind == "draft_head") != is_head:
-            must = f"must be {'a draft head' if is_head else 'a whole model'} for method {speculation.method}"
-            raise SpecError([self.document.problem(location, must, speculation.drafter)])
-        return self._priced(found, location)
+        fault = drafter_problem(speculation.method, found)
+        if fault:
+            raise SpecError([self.document.problem(location, fault, speculation.drafter)])
+        return found
 
     def _source(self) -> RequestSource | None:
         """The trace or profile that `workload.requests.trace` means."""
@@ -297,7 +305,7 @@ class _Resolver:
             yield self.document.problem(("parallel", "draft_tensor_parallel_size"), must)
         sides = (("tensor_parallel_size", size, target), ("draft_tensor_parallel_size", draft_size, drafter))
         for key, devices, model in sides:
-            if devices is not None and model is not None and model.num_attention_heads % devices:
+            if devices is not None and model is not None and (model.num_attention_heads or 0) % devices:
                 must = f"must divide the {model.num_attention_heads} attention heads of {model.name}"
                 yield self.document.problem(("parallel", key), must, devices)
 
@@ -354,14 +362,20 @@ class _Resolver:
         parallel, spec = self.sections["parallel"], self.sections["target"]
         speculation: Speculation | None = self.sections["speculation"]
         draft_size = parallel.draft_tensor_parallel_size or parallel.tensor_parallel_size
-        if drafter is not None and drafter.num_attention_heads % draft_size:
+        if drafter is not None and (drafter.num_attention_heads or 0) % draft_size:
             draft_size = 1
+        kv_tokens = None
+        if speculation is not None and speculation.method == "sparse_kv":
+            kv_tokens = speculation.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS
         weights = (speculation.drafter_weights if speculation else None) or (
             "fp32" if spec.weights == "fp32" else hardware.wide_dtype
         )
+        if speculation is not None and speculation.method in SELF_METHODS:
+            weights = spec.weights
         return Deployment(
             hardware, engine, target, spec.weights, spec.kv_cache, parallel.tensor_parallel_size,
             speculation.method if speculation else "none", drafter, weights, draft_size if drafter is not None else 1,
+            kv_tokens,
         )  # fmt: skip
 
     def _limits(self, engine: ServingEngine, target: ModelArchitecture) -> Limits:

@@ -31,6 +31,16 @@ class GraphLadder(Spec):
         return tuple(sorted({*self.listed, *range(self.step, self.largest + 1, self.step)}))
 
 
+class RowLaw(Spec):
+    """How a small-row kernel pays for rows: each further one reads `weight_reads_per_row` of the weights again, up to
+    `largest_rows`; above, the matrix kernel runs. Holds for these `formats`, on devices of these `vendors` (all where empty)."""
+
+    formats: tuple[str, ...]
+    vendors: tuple[str, ...] = ()
+    largest_rows: Count
+    weight_reads_per_row: Quantity
+
+
 class AttentionRule(Spec):
     """The regime on devices of at least this compute capability ("0" = any, also devices without one)."""
 
@@ -42,7 +52,8 @@ class ServingEngine(Spec):
     """One engine version. Seconds, bytes, rows.
 
     step_overhead_s: host time per step that the device waits for. round_overhead_s: what a speculative round adds to it.
-    draft_step_overhead_s: per draft pass, by method. request_overhead_s: per running request and step.
+    draft_step_overhead_s: per draft pass, by method. tree_*: what a draft tree adds to a round and to each draft pass.
+    request_overhead_s: per running request and step.
     launch_per_layer_s: host time to launch one layer without a captured graph; a pass then takes at least
     layers × this. sampler_passes / rejection_passes: passes over rows × vocabulary in 32 bit. ngram_lookup_s: CPU time
     per request and round. draft_cache: how the draft's cache follows the accepted tokens: `padded` first pass over
@@ -56,6 +67,8 @@ class ServingEngine(Spec):
     step_overhead_s: Quantity
     round_overhead_s: Quantity
     draft_step_overhead_s: dict[str, Quantity]
+    tree_round_overhead_s: Quantity
+    tree_draft_step_overhead_s: Quantity
     request_overhead_s: Quantity
     launch_per_layer_s: Quantity
     sampler_passes: Quantity
@@ -64,6 +77,7 @@ class ServingEngine(Spec):
     draft_cache: Literal["padded", "catch_up", "extra_pass"]
     graphs: GraphLadder | None = None
     attention: tuple[AttentionRule, ...]
+    small_rows: tuple[RowLaw, ...] = ()
     all_reduce: AllReduceKind
     block_tokens: Count
     admission: Literal["first_chunk", "whole_prompt", "whole_request"]
@@ -81,6 +95,13 @@ class ServingEngine(Spec):
         capability = _version(hardware.profile.compute_capability or "0")
         rules = sorted(self.attention, key=lambda rule: _version(rule.from_compute_capability))
         return next(rule.regime for rule in reversed(rules) if _version(rule.from_compute_capability) <= capability)
+
+    def row_law(self, weights: str, hardware: Hardware) -> RowLaw | None:
+        """The first small-row law that names this format and vendor, None where rows ride along with the weights."""
+        for law in self.small_rows:
+            if weights in law.formats and (not law.vendors or hardware.profile.vendor in law.vendors):
+                return law
+        return None
 
     def all_reduce_kind(self, hardware: Hardware) -> AllReduceKind:
         """PCIe where the device has no faster link, else the engine's kind."""

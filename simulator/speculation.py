@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from simulator.architecture import ModelArchitecture
+from simulator.architecture import ModelArchitecture, block_drafter, eagle_head, hydra_heads, medusa_heads, mtp_head
 from simulator.spec import Spec
 
-Method = Literal["none", "draft_model", "eagle", "eagle3", "ngram"]
-METHODS: tuple[Method, ...] = ("none", "draft_model", "eagle", "eagle3", "ngram")
-HEAD_METHODS: tuple[Method, ...] = ("eagle", "eagle3")
+Method = Literal[
+    "none", "draft_model", "eagle", "eagle3", "medusa", "hydra", "mtp", "ngram", "suffix", "block", "layer_skip", "sparse_kv"
+]  # fmt: skip
+METHODS: tuple[Method, ...] = get_args(Method)
+# Methods whose drafter is a module trained for its target, and the families of modules that serve them.
+HEAD_FAMILIES: dict[str, tuple[str, ...]] = {
+    "eagle": ("eagle",), "eagle3": ("eagle3",), "medusa": ("medusa", "mlp_speculator"), "hydra": ("hydra",), "mtp": ("mtp",),
+    "block": ("dflash",),
+}  # fmt: skip
+# Methods that draft with the target itself, and such without any model.
+SELF_METHODS = ("layer_skip", "sparse_kv")
+MODELLESS_METHODS = ("none", "ngram", "suffix")
+DEFAULT_DRAFT_KV_TOKENS = 512
 Gamma = Annotated[int, Field(ge=1, le=64)]
 BatchRange = Annotated[tuple[int, int, int], Field(description="first batch, last batch, tokens drafted (0 = off)")]
-# Later methods, known by name so that asking for one is answered and not taken for a typing mistake.
-PLANNED = ("medusa", "hydra", "mtp", "suffix", "block", "layer_skip", "sparse_kv")
 
 
 class Speculation(Spec):
@@ -23,12 +32,15 @@ class Speculation(Spec):
 
     num_speculative_tokens: γ, or a list of them to compare. by_batch: γ by running batch instead, as
     ``[[first, last, γ], …]``; batches not covered run without drafts. drafter_weights: type of the draft's weights.
-    heterogeneous_vocabulary: the engine maps between different tokenizers, so they may differ.
+    draft_layers: layer_skip: how many of the target's first layers draft. draft_kv_tokens: sparse_kv: tokens of the cache that
+    the target reads while it drafts. heterogeneous_vocabulary: the engine maps between different tokenizers.
     """
 
     method: Method
     drafter: str | None = None
     drafter_weights: Literal["bf16", "fp16", "fp8", "fp32"] | None = None
+    draft_layers: Annotated[int, Field(ge=1)] | None = None
+    draft_kv_tokens: Annotated[int, Field(ge=16)] | None = None
     num_speculative_tokens: Gamma | Annotated[tuple[Gamma, ...], Field(min_length=1)] | None = None
     by_batch: Annotated[tuple[BatchRange, ...], Field(min_length=1)] | None = None
     heterogeneous_vocabulary: bool = False
@@ -48,8 +60,12 @@ class Speculation(Spec):
             raise ValueError("must hold exactly one of num_speculative_tokens and by_batch")
         if self.method == "draft_model" and self.drafter is None:
             raise ValueError("method draft_model must name its drafter")
-        if self.method == "ngram" and (self.drafter or self.drafter_weights):
-            raise ValueError("method ngram has no drafter model: leave out drafter and drafter_weights")
+        if self.method in (*MODELLESS_METHODS, *SELF_METHODS) and (self.drafter or self.drafter_weights):
+            raise ValueError(f"method {self.method} has no drafter model: leave out drafter and drafter_weights")
+        if (self.method == "layer_skip") != (self.draft_layers is not None):
+            raise ValueError("draft_layers must be given with method layer_skip, and with no other")
+        if self.method != "sparse_kv" and self.draft_kv_tokens is not None:
+            raise ValueError("draft_kv_tokens goes with method sparse_kv only")
         if self.heterogeneous_vocabulary and self.method != "draft_model":
             raise ValueError("heterogeneous_vocabulary applies to method draft_model only")
         for first, last, gamma in self.by_batch or ():
@@ -73,6 +89,72 @@ class Speculation(Spec):
         if self.by_batch is None:
             return gamma
         return next((tokens for first, last, tokens in self.by_batch if first <= running <= last), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A draft tree. nodes: rows verified per sequence, root included. steps: draft passes. width: rows of each later pass."""
+
+    nodes: int
+    steps: int
+    width: int
+
+
+def read_tree(text: str) -> Tree | None:
+    """A tree as people write it, or None for a chain: ``steps=5,topk=4,draft_tokens=8`` (SGLang: root counted),
+    ``nodes=60,depth=5`` or ``nodes=64``. Where depth or width is not said, EAGLE-2's five steps of ten are taken.
+
+    Raises ValueError for what is no tree.
+
+    >>> read_tree("steps=5,topk=4,draft_tokens=8"), read_tree("steps=3,topk=1,draft_tokens=4")
+    (Tree(nodes=8, steps=5, width=4), None)
+    """
+    given = {}
+    for part in text.replace(" ", "").split(","):
+        name, _, value = part.partition("=")
+        given[name] = int(value)
+    unknown = given.keys() - {"steps", "topk", "draft_tokens", "nodes", "depth"}
+    nodes = given.get("nodes", given.get("draft_tokens", 0))
+    if unknown or nodes < 2 or min(given.values()) < 1:
+        raise ValueError(text)
+    if given.get("topk") == 1:
+        return None
+    steps = given.get("steps", given.get("depth", 5))
+    return Tree(nodes, steps, min(given.get("topk", 10), nodes))
+
+
+def built_head(target: ModelArchitecture, method: str, gamma: int) -> ModelArchitecture:
+    """A drafting module of the usual shape for a target, where none is named. `method` is a key of `HEAD_FAMILIES`."""
+    if method in ("eagle", "eagle3"):
+        return eagle_head(target, method)
+    if method == "mtp":
+        return mtp_head(target)
+    if method == "block":
+        return block_drafter(target, max(gamma + 1, 16))
+    return medusa_heads(target, gamma) if method == "medusa" else hydra_heads(target, gamma)
+
+
+def self_draft(target: ModelArchitecture, method: str, draft_layers: int | None) -> ModelArchitecture:
+    """The target as its own drafter: its first layers, or all of them over a part of the cache."""
+    if method == "sparse_kv" or draft_layers is None:
+        return target
+    layers = min(draft_layers, target.num_hidden_layers)
+    kept: dict[str, object] = {"name": f"first {layers} layers of {target.name}", "num_hidden_layers": layers}
+    for name in ("layer_pattern", "intermediate_sizes", "compress_ratios"):
+        value = getattr(target, name)
+        kept[name] = None if value is None else value[:layers]
+    return target.model_copy(update=kept)
+
+
+def drafter_problem(method: str, drafter: ModelArchitecture) -> str | None:
+    """Why a model cannot draft by a method, or None."""
+    if method == "draft_model":
+        return None if drafter.kind != "draft_head" else "must be a whole model for method draft_model"
+    if drafter.kind != "draft_head":
+        return f"must be a draft head for method {method}"
+    if drafter.family not in HEAD_FAMILIES[method]:
+        return f"must be a head for method {method}, not for {drafter.family}"
+    return None
 
 
 def tokenizer_problem(target: ModelArchitecture, drafter: ModelArchitecture) -> str | None:

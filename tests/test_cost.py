@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from simulator.architecture import find_model
 from simulator.cost.deployment import Deployment
+from simulator.cost.drafting import METHODS as DRAFTING
 from simulator.cost.forward import ForwardCost, ForwardPass, uniform_pass
-from simulator.cost.roofline import gemm, serial_walk_attention, smooth_maximum, split_kv_attention, walk_s
+from simulator.cost.roofline import experts_touched, gemm, serial_walk_attention, smooth_maximum, split_kv_attention, walk_s
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.hardware import HardwareOverride, find_hardware, override
 from simulator.serving_engine import captured_rows, find_engine
 from simulator.spec import Document
+from simulator.speculation import METHODS, built_head, read_tree, self_draft
 
 LLAMA_8B = find_model("meta-llama/Llama-3.1-8B-Instruct")
 LLAMA_70B = find_model("meta-llama/Llama-3.1-70B-Instruct")
@@ -379,6 +381,123 @@ def test_switched_off_speculation_still_keeps_the_drafts_cache_warm():
     idle = eagle3().pricer().price([(700, 0)] * 6, (), 0)
     assert plain < idle.seconds < 1.15 * plain
     assert "draft_cache_upkeep" in dict(idle.terms)
+
+
+# ------------------------------------------------------------------------------- experts, latent attention, states, formats
+
+H200 = find_hardware("h200_sxm")
+SGLANG = find_engine("sglang")
+
+
+def built(target: str, method: str, gamma: int = 3, hardware=H200, engine=SGLANG, **changes) -> Deployment:
+    model = find_model(target)
+    return replace(Deployment(hardware, engine, model, method=method, drafter=built_head(model, method, gamma)), **changes)
+
+
+@given(st.integers(2, 512), st.integers(1, 16), st.integers(1, 4096))
+def test_experts_touched_are_between_those_of_one_token_and_all(experts, top_k, tokens):
+    top_k = min(top_k, experts)
+    touched = experts_touched(experts, top_k, tokens)
+    assert top_k * (1 - 1e-9) <= touched <= experts
+    assert touched <= experts_touched(experts, top_k, tokens + 1) * (1 + 1e-12)
+
+
+def test_a_small_active_mixture_pays_for_rows_at_batch_one_and_less_once_every_expert_is_read():
+    """Field cases D6 and C66: verification pulls in other experts, until the plain batch already touches all."""
+    pricer = built("Qwen/Qwen3-30B-A3B", "eagle3").pricer()
+    dense = built("Qwen/Qwen3-8B", "eagle3").pricer()
+    ratios = {batch: pricer.round(3, batch, 512).verification_cost_ratio for batch in (1, 8, 64)}
+    assert ratios[1] > dense.round(3, 1, 512).verification_cost_ratio + 0.1
+    assert ratios[64] < max(ratios[1], ratios[8])
+
+
+def test_active_parameters_and_not_all_are_read_at_batch_one():
+    model = find_model("Qwen/Qwen3-30B-A3B")
+    step_s = Deployment(H200, SGLANG, model).pricer().plain(1, 64).seconds
+    stream_s = 2 * model.active_parameter_count / H200.profile.memory_bandwidth_bytes_per_s.value
+    assert stream_s < step_s < 2 * model.parameter_count / H200.profile.memory_bandwidth_bytes_per_s.value
+
+
+def test_latent_attention_reads_little_cache_and_verifies_at_the_price_of_arithmetic():
+    """Absorbed form: 2·H·(2·latent + rope) FLOPs per row and token, so a few rows are compute-bound on an H100."""
+    cost = Deployment(H100, VLLM, find_model("deepseek-ai/DeepSeek-V3"), "fp8", "bf16").target_cost()
+    one, five = (
+        next(t for t in cost.price(uniform_pass(64, rows, 16384, cost.window)).terms if t.name == "attention") for rows in (1, 4)
+    )
+    assert five.bound == "compute"
+    assert five.seconds > 1.5 * one.seconds
+
+
+def test_recurrent_layers_pay_for_every_verified_row():
+    pricer = built("Qwen/Qwen3.5-9B", "mtp").pricer()
+    cost = pricer.round(3, 8, 512)
+    plain, verify = ({t.name: t.seconds for t in terms}["states"] for terms in (cost.plain, cost.verify))
+    assert verify > plain
+    assert "states" not in {t.name for t in eagle3().pricer().round(3, 8, 512).verify}
+
+
+def test_quantized_weights_read_fewer_bytes_and_small_row_kernels_read_them_again():
+    device = find_hardware("r9700")
+    llamacpp = find_engine("llamacpp")
+    model = find_model("Qwen/Qwen3-8B")
+    steps = {weights: Deployment(device, llamacpp, model, weights).target_cost() for weights in ("bf16", "q8_0", "q5_k_m")}
+    one = {weights: cost.layer_gemms(1).seconds for weights, cost in steps.items()}
+    assert one["q5_k_m"] < one["q8_0"] < one["bf16"]
+    four = {weights: cost.layer_gemms(4).seconds / one[weights] for weights, cost in steps.items()}
+    assert four["q8_0"] > 2.5
+    assert 1.2 < four["q5_k_m"] < 1.7
+    assert four["bf16"] == pytest.approx(1.0, abs=0.05)
+    assert steps["q8_0"].layer_gemms(16).seconds < steps["q8_0"].layer_gemms(8).seconds
+
+
+def test_field_case_d7_and_c13_differ_in_sign_by_quantization_type_alone():
+    """ggml-org/llama.cpp#22673: the same card and MTP drafts lose with Q8_0 (R = 2.8 and 3.6) and win with Q5_K_M (R = 1.6)."""
+    device, engine = find_hardware("r9700"), find_engine("llamacpp")
+
+    def r(weights: str, gamma: int) -> float:
+        return built("Qwen/Qwen3.5-27B", "mtp", gamma, device, engine, weights=weights).pricer().round(gamma, 1, 512).r
+
+    assert r("q8_0", 2) > 1 + 2 * 0.819 - 0.2
+    assert r("q8_0", 3) > 1 + 3 * 0.713 - 0.2
+    assert r("q5_k_m", 3) < 1 + 3 * 0.716
+
+
+# ---------------------------------------------------------------------------------------------------------- other methods
+
+
+def test_every_method_has_a_price_and_one_that_drafts_in_one_pass_hardly_grows_with_gamma():
+    assert set(DRAFTING) == set(METHODS) - {"none"}
+    for method, sequential in (("mtp", True), ("medusa", False), ("hydra", False), ("block", False)):
+        target = "deepseek-ai/DeepSeek-V3" if method == "mtp" else "Qwen/Qwen3-8B"
+        changes = {"weights": "fp8", "tensor_parallel_size": 8, "draft_tensor_parallel_size": 8} if method == "mtp" else {}
+        pricer = built(target, method, 7, **changes).pricer()
+        few, many = pricer.round(2, 1, 512).draft_s, pricer.round(7, 1, 512).draft_s
+        assert (many > 2.5 * few) is sequential, method
+
+
+def test_a_draft_by_the_targets_first_layers_costs_their_share_and_no_memory():
+    half = replace(eagle3(), method="layer_skip", drafter=self_draft(LLAMA_8B, "layer_skip", 16))
+    cost = half.pricer().round(4, 1, 512)
+    assert 0.4 < cost.cost_coefficient < 0.65
+    assert half.kv_blocks(0.9) == half.plain().kv_blocks(0.9)
+    step = half.pricer().price([(700, 0)] * 6, ((512, 0),), 1)
+    assert "prefill_draft" not in dict(step.terms)
+    assert "draft_cache_upkeep" not in dict(step.terms)
+
+
+def test_a_sparse_cache_self_draft_pays_off_where_the_cache_is_most_of_a_step():
+    """MagicDec (Chen et al. 2024): at long context and a large batch the draft reads a small part of what the target reads."""
+    sparse = replace(eagle3(), method="sparse_kv", drafter=LLAMA_8B, draft_kv_tokens=512)
+    short, long = (sparse.pricer().round(4, 16, context).cost_coefficient for context in (512, 16384))
+    assert long < 0.6 < short
+
+
+def test_a_tree_verifies_its_nodes_and_drafts_by_its_steps():
+    """AngelSlim and SGLang runs (D6, C11): more nodes raise acceptance and R alike."""
+    chain = built("Qwen/Qwen3-30B-A3B", "eagle3", 3)
+    tree = replace(chain, tree=read_tree("steps=3,topk=4,draft_tokens=16"))
+    large = replace(chain, tree=read_tree("steps=7,topk=10,draft_tokens=64"))
+    assert chain.pricer().round(3, 1, 512).r < tree.pricer().round(3, 1, 512).r < large.pricer().round(7, 1, 512).r
 
 
 # ----------------------------------------------------------------------------------------------------------- uncertainty

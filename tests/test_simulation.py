@@ -179,6 +179,24 @@ def test_off_above_a_batch_costs_only_the_drafts_upkeep():
 LONG = workload("closed_loop", users=24, requests=48, prompt={"distribution": "uniform", "low": 500, "high": 1500}, output=150)
 TIGHT = {"hardware": {"base": "h100_sxm", "memory_bytes": 24.5e9}, "workload": LONG}
 SMALL_DRAFT = {"method": "draft_model", "drafter": "meta-llama/Llama-3.2-1B-Instruct", "num_speculative_tokens": 3}
+LAYER_SKIP = {"method": "layer_skip", "draft_layers": 8, "num_speculative_tokens": 3}
+SPARSE_KV = {"method": "sparse_kv", "num_speculative_tokens": 3}
+MOE = {
+    "hardware": "h200_sxm",
+    "target": {"model": "Qwen/Qwen3-30B-A3B"},
+    "speculation": {"method": "eagle3", "num_speculative_tokens": 3},
+}
+GROUPED = {
+    "hardware": "h200_sxm",
+    "target": {"model": "deepseek-ai/DeepSeek-V3", "weights": "fp8"},
+    "parallel": {"tensor_parallel_size": 8},
+    "speculation": {"method": "mtp", "num_speculative_tokens": 2},
+}
+HYBRID = {
+    "hardware": "h200_sxm",
+    "target": {"model": "Qwen/Qwen3.5-9B"},
+    "speculation": {"method": "mtp", "num_speculative_tokens": 2},
+}
 BINDING = {
     "hardware": ({}, {"hardware": "h200_sxm"}),
     "hardware.memory_bytes": (TIGHT, {"hardware": {"base": "h100_sxm", "memory_bytes": 60e9}}),
@@ -228,6 +246,14 @@ BINDING = {
     "limits.gpu_memory_utilization": (TIGHT, {"limits": {"gpu_memory_utilization": 0.96}}),
     "limits.max_model_len": ({"workload": LONG}, {"limits": {"max_model_len": 1200}}),
     "seed": ({}, {"seed": 6}),
+    "speculation.draft_layers": ({"speculation": LAYER_SKIP}, {"speculation": {**LAYER_SKIP, "draft_layers": 16}}),
+    "speculation.draft_kv_tokens": ({"speculation": SPARSE_KV, "workload": LONG}, {"speculation": {**SPARSE_KV, "draft_kv_tokens": 64}, "workload": LONG}),
+    "hardware.expert_bandwidth_fraction": (MOE, {**MOE, "hardware": {"base": "h200_sxm", "expert_bandwidth_fraction": 0.5}}),
+    "hardware.expert_overhead_s": (MOE, {**MOE, "hardware": {"base": "h200_sxm", "expert_overhead_s": 1e-4}}),
+    "hardware.expert_row_correlation": (MOE, {**MOE, "hardware": {"base": "h200_sxm", "expert_row_correlation": 0.1}}),
+    "hardware.grouped_routing_correlation": (GROUPED, {**GROUPED, "hardware": {"base": "h200_sxm", "grouped_routing_correlation": 0.3}}),
+    "hardware.state_overhead_s": (HYBRID, {**HYBRID, "hardware": {"base": "h200_sxm", "state_overhead_s": 2e-4}}),
+    "hardware.state_row_s": (HYBRID, {**HYBRID, "hardware": {"base": "h200_sxm", "state_row_s": 5e-5}}),
 }  # fmt: skip
 
 

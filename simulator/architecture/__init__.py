@@ -4,7 +4,6 @@ target (`stand_ins`), and Hugging Face configs (`hf_config`)."""
 from simulator.architecture.hf_config import HuggingFaceConfig, config_path, read_config
 from simulator.architecture.known import find_model, models, unsupported
 from simulator.architecture.layers import Experts, LayerGroup
-from simulator.architecture.not_priced import not_priced
 from simulator.architecture.problems import model_problems
 from simulator.architecture.shape import DTYPE_BYTES, ModelArchitecture
 from simulator.architecture.stand_ins import block_drafter, eagle_head, hydra_heads, medusa_heads, mtp_head, stand_in_draft
@@ -24,7 +23,6 @@ __all__ = [
     "model_problems",
     "models",
     "mtp_head",
-    "not_priced",
     "read_config",
     "stand_in_draft",
     "unsupported",

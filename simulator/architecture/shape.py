@@ -10,12 +10,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simulator.architecture.layers import LayerGroup, Matrices, has_experts, layer_groups, pattern
+from simulator.number_format import FORMATS
 from simulator.spec import Spec
 
 Count = Annotated[int, Field(ge=1)]
 Amount = Annotated[int, Field(ge=0)]
 # Bytes of one stored number.
-DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+DTYPE_BYTES = {name: each.bytes for name, each in FORMATS.items()}
 
 
 class ModelArchitecture(Spec):
@@ -252,10 +253,15 @@ class ModelArchitecture(Spec):
     # ---------------------------------------------------------------------------------------------------------- memory
 
     def weight_bytes(self, dtype: str) -> float:
-        """Bytes of all weights. Layers and experts are of `dtype`; embeddings, LM head and routers stay in 16 bit at least,
-        as engines keep them."""
-        stored = self.layer_parameters - self.moe_layers * (self.num_experts or 0) * self.hidden_size
-        return stored * DTYPE_BYTES[dtype] + (self.parameter_count - stored) * max(2.0, DTYPE_BYTES[dtype])
+        """Bytes of all weights. Layers and experts are of `dtype`; routers stay in 16 bit, embeddings and LM head in what the
+        format keeps them in. mxfp4 models (gpt-oss) quantize routed experts only."""
+        kept = FORMATS[dtype]
+        routers = self.moe_layers * (self.num_experts or 0) * self.hidden_size
+        experts = sum(
+            g.count * g.experts.num_experts * g.experts.parameters_per_expert for g in self.layer_groups(1) if g.experts
+        )
+        stored = experts if dtype == "mxfp4" and self.is_moe else self.layer_parameters - routers
+        return stored * kept.bytes + (self.parameter_count - stored) * max(kept.head_bytes, kept.bytes)
 
     def kv_heads_per_device(self, tensor_parallel_size: int) -> float:
         """KV heads on one device; replicated once there are more devices than heads."""

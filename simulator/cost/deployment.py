@@ -10,6 +10,7 @@ from simulator.cost.forward import ForwardCost
 from simulator.cost.round import StepPricer
 from simulator.hardware import Hardware
 from simulator.serving_engine import ServingEngine
+from simulator.speculation import SELF_METHODS, Tree
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,13 @@ class Deployment:
     drafter: ModelArchitecture | None = None
     drafter_weights: str = "bf16"
     draft_tensor_parallel_size: int = 1
+    draft_kv_tokens: int | None = None
+    tree: Tree | None = None
+
+    @property
+    def separate_drafter(self) -> ModelArchitecture | None:
+        """The drafter where it has weights and a cache of its own; a target that drafts for itself has not."""
+        return None if self.method in SELF_METHODS else self.drafter
 
     @property
     def speculative(self) -> bool:
@@ -33,7 +41,15 @@ class Deployment:
 
     def plain(self) -> Deployment:
         """The same without speculation."""
-        return replace(self, method="none", drafter=None, drafter_weights="bf16", draft_tensor_parallel_size=1)
+        return replace(
+            self,
+            method="none",
+            drafter=None,
+            drafter_weights="bf16",
+            draft_tensor_parallel_size=1,
+            draft_kv_tokens=None,
+            tree=None,
+        )
 
     def target_cost(self) -> ForwardCost:
         return ForwardCost(self.target, self.hardware, self.engine, self.tensor_parallel_size, self.weights, self.kv_cache)
@@ -47,7 +63,9 @@ class Deployment:
             passes = ForwardCost(
                 self.drafter, self.hardware, self.engine, self.draft_tensor_parallel_size, self.drafter_weights, self.kv_cache
             )
-        return StepPricer(self.target_cost(), Drafter(self.method, self.engine, passes, full_acceptance_rate))
+        return StepPricer(
+            self.target_cost(), Drafter(self.method, self.engine, passes, full_acceptance_rate, self.draft_kv_tokens, self.tree)
+        )
 
     # ---------------------------------------------------------------------------------------------------------- memory
 
@@ -63,15 +81,15 @@ class Deployment:
         135168.0
         """
         total = self.target.kv_bytes_per_token(self.kv_cache, self.tensor_parallel_size)
-        if self.drafter is not None:
-            total += self.drafter.kv_bytes_per_token(self.kv_cache, self.draft_tensor_parallel_size)
+        if self.separate_drafter is not None:
+            total += self.separate_drafter.kv_bytes_per_token(self.kv_cache, self.draft_tensor_parallel_size)
         return total
 
     def weight_bytes(self) -> float:
         """Weights on the fullest device."""
         total = self.target.weight_bytes(self.weights) / self.tensor_parallel_size
-        if self.drafter is not None:
-            total += self.drafter.weight_bytes(self.drafter_weights) / self.draft_tensor_parallel_size
+        if self.separate_drafter is not None:
+            total += self.separate_drafter.weight_bytes(self.drafter_weights) / self.draft_tensor_parallel_size
         return total
 
     def kv_cache_bytes(self, memory_utilization: float) -> float:

@@ -1,7 +1,8 @@
 """What drafting costs, by method: one function a method, and one name in `speculation.METHODS`.
 
 Each takes the drafter, γ, the running sequences and their contexts, and returns named terms. Sources: Leviathan et al. 2023
-(draft model), Li et al. 2024 and 2025 (EAGLE, EAGLE-3), Saxena 2023 (prompt lookup).
+(draft model), Li et al. 2024 and 2025 (EAGLE, EAGLE-3), Cai et al. 2024 (Medusa), Ankner et al. 2024 (Hydra), DeepSeek-V3 2024
+(MTP), Chen et al. 2024 (MagicDec: sparse KV), Saxena 2023 (prompt lookup).
 """
 
 from __future__ import annotations
@@ -10,23 +11,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, uniform_pass
+from simulator.cost.roofline import Bound
 from simulator.serving_engine import ServingEngine
+from simulator.speculation import Tree
 
 
 @dataclass(frozen=True)
 class Drafter:
-    """What drafts: `passes` prices the draft model or head (None for n-gram). full_acceptance_rate: share of rounds in
-    which every draft is accepted, which widens the next first pass under the `catch_up` rule."""
+    """What drafts: `passes` prices the draft model or head (None for a search of the text). full_acceptance_rate: share of
+    rounds in which every draft is accepted, which widens the next first pass under the `catch_up` rule. kv_tokens: the part of
+    the cache that a sparse-KV self-draft reads."""
 
     method: str
     engine: ServingEngine
     passes: ForwardCost | None = None
     full_acceptance_rate: float = 0.5
+    kv_tokens: int | None = None
+    tree: Tree | None = None
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether it keeps a KV cache of its own, which prompts and accepted tokens must fill."""
+        return self.passes is not None and self.method in CACHED_METHODS
 
     @property
     def step_overhead_s(self) -> float:
         overheads = self.engine.draft_step_overhead_s
-        return overheads[self.method if self.method in overheads else "default"].value
+        base_s = overheads[self.method if self.method in overheads else "default"].value
+        return base_s + (self.engine.tree_draft_step_overhead_s.value if self.tree else 0.0)
 
 
 def drafting_terms(drafter: Drafter, gamma: int, sequences: int, context_tokens: float) -> list[CostTerm]:
@@ -38,7 +50,7 @@ def drafting_terms(drafter: Drafter, gamma: int, sequences: int, context_tokens:
 
 def draft_prefill_terms(drafter: Drafter, prefill: tuple[tuple[int, int], ...]) -> list[CostTerm]:
     """The draft's own pass over prompt chunks, which fills its cache."""
-    if drafter.passes is None or not prefill:
+    if drafter.passes is None or not drafter.has_cache or not prefill:
         return []
     cost = drafter.passes.price(ForwardPass(0, 0, 0.0, 0.0, 0.0, prefill, 0))
     fusion_s = drafter.passes.fusion_s(sum(tokens for tokens, _ in prefill))
@@ -47,7 +59,7 @@ def draft_prefill_terms(drafter: Drafter, prefill: tuple[tuple[int, int], ...]) 
 
 def idle_terms(drafter: Drafter, sequences: int, context_tokens: float) -> list[CostTerm]:
     """Residual cost of a step that drafts nothing: the draft's cache still takes in the new token of each sequence."""
-    if drafter.passes is None or sequences == 0:
+    if drafter.passes is None or not drafter.has_cache or sequences == 0:
         return []
     window = drafter.passes.window
     cost = drafter.passes.price(uniform_pass(sequences, 1, context_tokens / sequences, window))
@@ -62,11 +74,46 @@ def _sequential(drafter: Drafter, gamma: int, sequences: int, context: float) ->
     assert passes is not None
     first_rows, count = _first_pass(drafter, gamma)
     first = passes.price(_first(sequences, first_rows, context, passes.window))
-    later = passes.price(uniform_pass(sequences, 1, context + (count + 1) / 2, passes.window))
+    if drafter.tree is not None:
+        count = drafter.tree.steps
+    width = drafter.tree.width if drafter.tree is not None else 1
+    later = passes.price(uniform_pass(sequences, width, context + (count + 1) / 2, passes.window))
     fusion_s = passes.fusion_s(round(sequences * first_rows))
+    # EAGLE-3 fuses three states of the target once; EAGLE and MTP join embedding and state before every pass.
+    again_s = 0.0 if drafter.method == "eagle3" else passes.fusion_s(sequences * width)
+    return _terms(drafter, first.seconds + fusion_s, first.bound, (count - 1) * (later.seconds + again_s), later.bound, count)
+
+
+def _itself(drafter: Drafter, gamma: int, sequences: int, context: float) -> list[CostTerm]:
+    """γ passes of the target's own layers over its own cache, or over `kv_tokens` of it: nothing to catch up."""
+    passes = drafter.passes
+    assert passes is not None
+    read = min(context, drafter.kv_tokens or context)
+    each = passes.price(uniform_pass(sequences, 1, read, passes.window))
+    return _terms(drafter, each.seconds, each.bound, (gamma - 1) * each.seconds, each.bound, gamma)
+
+
+def _block(drafter: Drafter, gamma: int, sequences: int, context: float) -> list[CostTerm]:
+    """One pass for all γ tokens; states of the verified rows are fused first."""
+    passes = drafter.passes
+    assert passes is not None
+    only = passes.price(uniform_pass(sequences, gamma, context, passes.window))
+    fusion_s = passes.fusion_s(sequences * (gamma + 1))
+    return _terms(drafter, only.seconds + fusion_s, only.bound, 0.0, only.bound, 1)
+
+
+def _heads(drafter: Drafter, gamma: int, sequences: int, context: float) -> list[CostTerm]:
+    """Medusa and Hydra heads on the last hidden state: all of them, once, whatever γ is used."""
+    passes = drafter.passes
+    assert passes is not None
+    heads = passes.heads_s(sequences)
+    return _terms(drafter, heads.seconds, heads.bound, 0.0, heads.bound, 1)
+
+
+def _terms(drafter: Drafter, first_s: float, first: Bound, later_s: float, later: Bound, count: int) -> list[CostTerm]:
     terms = [
-        CostTerm("draft_first_pass", first.seconds + fusion_s, first.bound),
-        CostTerm("draft_later_passes", (count - 1) * later.seconds, later.bound),
+        CostTerm("draft_first_pass", first_s, first),
+        CostTerm("draft_later_passes", later_s, later),
         CostTerm("draft_launches", count * drafter.step_overhead_s, "host"),
     ]
     return [term for term in terms if term.seconds > 0]
@@ -95,8 +142,8 @@ def _first(sequences: int, rows_per_sequence: float, context: float, window: int
     )
 
 
-def _ngram(drafter: Drafter, gamma: int, sequences: int, context: float) -> list[CostTerm]:
-    """A search of the sequence's own tokens on the CPU; no pass."""
+def _search(drafter: Drafter, gamma: int, sequences: int, context: float) -> list[CostTerm]:
+    """A search of the sequence's own tokens, or of a suffix tree of past answers, on the CPU; no pass."""
     return [CostTerm("draft_lookup", sequences * drafter.engine.ngram_lookup_s.value, "host")]
 
 
@@ -104,5 +151,13 @@ METHODS: dict[str, Callable[[Drafter, int, int, float], list[CostTerm]]] = {
     "draft_model": _sequential,
     "eagle": _sequential,
     "eagle3": _sequential,
-    "ngram": _ngram,
+    "mtp": _sequential,
+    "medusa": _heads,
+    "hydra": _heads,
+    "block": _block,
+    "layer_skip": _itself,
+    "sparse_kv": _itself,
+    "ngram": _search,
+    "suffix": _search,
 }
+CACHED_METHODS = ("draft_model", "eagle", "eagle3", "mtp", "block")

@@ -10,23 +10,27 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from simulator.architecture import DTYPE_BYTES, ModelArchitecture
+from simulator.architecture import Experts, LayerGroup, ModelArchitecture
 from simulator.cost.roofline import (
     ATTENTION_TILE_ROWS,
     Bound,
     Operation,
     all_reduce_s,
     elementwise_s,
+    experts_touched,
     gemm,
+    grouped_gemm,
     serial_walk_attention,
     split_kv_attention,
     walk_s,
 )
 from simulator.hardware import Hardware
+from simulator.number_format import FORMATS
 from simulator.serving_engine import ServingEngine, captured_rows
 
-# Norm before attention, norm before the MLP, rotary embedding, KV write, activation: engines fuse the rest.
-SMALL_KERNELS_PER_LAYER = 5
+# Norm, rotary embedding and KV write around attention (or its state), norm and activation around an MLP: engines fuse the rest.
+SMALL_KERNELS_PER_MIXER = 3
+SMALL_KERNELS_PER_MLP = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +71,8 @@ class ForwardPass:
     """What one pass is asked to do.
 
     sequences decode with `rows` query rows together, over `context_tokens` cached tokens together (`windowed_tokens` for
-    layers with a sliding window); `longest_tokens` is the longest single context. prefill: (new tokens, tokens cached
-    before) per prompt chunk. logit_rows: rows that the LM head computes.
+    layers with a window); `longest_tokens` is the longest single context. prefill: (new tokens, tokens cached before) per
+    prompt chunk. logit_rows: rows that the LM head computes.
     """
 
     sequences: int
@@ -101,7 +105,10 @@ def uniform_pass(sequences: int, rows_per_sequence: float, context: float, windo
 
 @dataclass
 class ForwardCost:
-    """Prices passes of one model. `weights`, `kv_cache`: stored types (keys of `architecture.DTYPE_BYTES`)."""
+    """Prices passes of one model. `weights`, `kv_cache`: stored types (names of `number_format.FORMATS`).
+
+    layers: how many of the model's first layers run (layer-skip drafts), all where None.
+    """
 
     architecture: ModelArchitecture
     hardware: Hardware
@@ -109,32 +116,42 @@ class ForwardCost:
     tensor_parallel_size: int
     weights: str
     kv_cache: str
-    _layer_gemms: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
+    _dense: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _heads: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        model, size = self.architecture, self.tensor_parallel_size
-        self.window = model.sliding_window if model.sliding_layers else None
+        model = self.architecture
+        self.groups = model.layer_groups(self.tensor_parallel_size)
+        windows = {group.window for group in self.groups if group.window is not None}
+        self.window = min(windows) if windows else None
         self.regime = self.engine.attention_regime(self.hardware)
-        self.heads = max(model.num_attention_heads / size, 1.0)
-        self.kv_heads = model.kv_heads_per_device(size)
-        self.kv_bytes = model.kv_bytes_per_token_and_layer(self.kv_cache, size)
-        self.full_layers = model.num_hidden_layers - model.sliding_layers
+        self.format = FORMATS[self.weights]
         self.compute_dtype = self.hardware.compute_dtype(self.weights)
+        self.row_law = self.engine.row_law(self.weights, self.hardware)
+        self.kv_number_bytes = FORMATS[self.kv_cache].bytes
+        self.has_experts = any(group.experts is not None for group in self.groups)
+        self.has_state = any(group.attention in ("linear", "mamba") for group in self.groups)
+        one_block = set(model.layer_pattern or "") & set("MED")
+        self.mixers = sum(group.count for group in self.groups if group.attention != "none")
+        self.mlps = sum(group.count for group in self.groups if not one_block or group.attention == "none")
 
     def price(self, asked: ForwardPass) -> PassCost:
-        """The pass, term by term: layers, LM head, attention, small kernels, all-reduce, waiting for launches."""
+        """The pass, term by term: layers, experts, LM head, attention, states, small kernels, all-reduce, launches."""
         new_tokens = asked.rows + sum(tokens for tokens, _ in asked.prefill)
         captured = captured_rows(self.engine, new_tokens)
         rows = captured or new_tokens
         layers, head = self.layer_gemms(rows), self.lm_head(asked.logit_rows)
-        small_s = self._small_kernels_s(rows)
+        small_s, small_bound = self._small_kernels(rows)
         terms = [
             CostTerm("layers", layers.seconds, layers.bound),
             CostTerm("lm_head", head.seconds, head.bound),
-            *self._attention_terms(asked),
-            CostTerm("small_kernels", small_s, "latency" if self._small_kernel_is_launch(rows) else "memory"),
+            self._attention_term(asked),
+            CostTerm("small_kernels", small_s, small_bound),
         ]
+        if self.has_experts:
+            terms.append(self._expert_term(asked, new_tokens))
+        if self.has_state:
+            terms.append(self._state_term(asked))
         if self.tensor_parallel_size > 1:
             terms.append(CostTerm("all_reduce", self._all_reduce_s(rows), "network"))
         if captured is None:
@@ -144,110 +161,156 @@ class ForwardCost:
         return PassCost(tuple(terms))
 
     def layer_gemms(self, rows: int) -> Operation:
-        """All matrices of all layers for `rows` rows, and the fusion matrix of a draft head."""
-        found = self._layer_gemms.get(rows)
+        """All dense matrices of all layers for `rows` rows."""
+        found = self._dense.get(rows)
         if found is None:
-            found = self._layer_gemms[rows] = self._sum_gemms(rows)
+            found = self._dense[rows] = self.matrices_s(
+                rows, [(n, k, group.count) for group in self.groups for n, k in group.matrices]
+            )
         return found
 
     def lm_head(self, rows: int) -> Operation:
-        """LM head over `rows` rows; 16-bit weights unless the model is in 32 bit."""
+        """LM head over `rows` rows, in 16 bit unless the format quantizes it too."""
         if rows == 0:
             return Operation(0.0, "memory")
         found = self._heads.get(rows)
         if found is None:
-            n = self.architecture.output_vocab_size / self.tensor_parallel_size
-            wide = self.hardware.wide_dtype
-            head_bytes = max(2.0, DTYPE_BYTES[self.weights])
-            found = self._heads[rows] = gemm(rows, n, self.architecture.hidden_size, head_bytes, self.hardware, wide)
+            n, k = self.architecture.lm_head_shape(self.tensor_parallel_size)
+            head_format = FORMATS["fp32"] if self.weights == "fp32" else self.format
+            law = self.row_law if head_format.head_bits < 16 else None
+            dtype = (
+                "fp32"
+                if self.weights == "fp32" and "fp32" in self.hardware.profile.peak_flops_per_s
+                else self.hardware.wide_dtype
+            )
+            found = self._heads[rows] = gemm(rows, n, k, head_format.head_bytes, self.hardware, dtype, law)
         return found
-
-    def layer_shapes(self) -> tuple[tuple[float, float, int], ...]:
-        """(n, k, how many) of every GEMM on one device: q/k/v, output, MLP in, MLP out."""
-        model, size = self.architecture, self.tensor_parallel_size
-        layers = model.num_hidden_layers
-        return (
-            ((self.heads + 2 * self.kv_heads) * model.head_dim, model.attention_input_size, layers),
-            (model.hidden_size, self.heads * model.head_dim, layers),
-            ((model.mlp_matrices - 1) * model.intermediate_size / size, model.hidden_size, layers),
-            (model.hidden_size, model.intermediate_size / size, layers),
-        )
 
     def fusion_s(self, rows: int) -> float:
         """A draft head's fusion of target states for `rows` rows; 0 for other models."""
-        width = self.architecture.fc_input_size
-        if not width:
-            return 0.0
-        return gemm(
-            rows, self.architecture.hidden_size, width, DTYPE_BYTES[self.weights], self.hardware, self.compute_dtype
-        ).seconds
+        return self.matrices_s(rows, [(n, k, 1) for n, k in self.architecture.fusion_shapes(self.tensor_parallel_size)]).seconds
 
-    def _sum_gemms(self, rows: int) -> Operation:
+    def heads_s(self, rows: int) -> Operation:
+        """All matrices of Medusa, Hydra or MLP-speculator heads, once."""
+        return self.matrices_s(rows, [(n, k, 1) for n, k in self.architecture.head_shapes(self.tensor_parallel_size)])
+
+    def matrices_s(self, rows: int, shapes: Sequence[tuple[float, float, int]]) -> Operation:
+        """(n, k, how many) GEMMs one after the other."""
         total_s, by_bound = 0.0, {}  # type: float, dict[Bound, float]
-        for n, k, count in self.layer_shapes():
-            operation = gemm(rows, n, k, DTYPE_BYTES[self.weights], self.hardware, self.compute_dtype)
+        for n, k, count in shapes:
+            operation = gemm(rows, n, k, self.format.bytes, self.hardware, self.compute_dtype, self.row_law)
             total_s += count * operation.seconds
             by_bound[operation.bound] = by_bound.get(operation.bound, 0.0) + count * operation.seconds
-        return Operation(total_s, max(by_bound, key=lambda bound: by_bound[bound]))
+        return Operation(total_s, max(by_bound, key=lambda bound: by_bound[bound], default="memory"))
 
-    def _small_kernels_s(self, rows: int) -> float:
+    def _small_kernels(self, rows: int) -> tuple[float, Bound]:
         moved = 4.0 * rows * self.architecture.hidden_size
-        return self.architecture.num_hidden_layers * SMALL_KERNELS_PER_LAYER * elementwise_s(moved, self.hardware)
-
-    def _small_kernel_is_launch(self, rows: int) -> bool:
-        moved = 4.0 * rows * self.architecture.hidden_size
-        return elementwise_s(moved, self.hardware) <= self.hardware.coefficients.elementwise_overhead_s.value
+        each_s = elementwise_s(moved, self.hardware)
+        launch = each_s <= self.hardware.coefficients.elementwise_overhead_s.value
+        count = self.mixers * SMALL_KERNELS_PER_MIXER + self.mlps * SMALL_KERNELS_PER_MLP
+        return count * each_s, "latency" if launch else "memory"
 
     def _all_reduce_s(self, rows: int) -> float:
+        """One after each mixer and each MLP."""
         kind = self.engine.all_reduce_kind(self.hardware)
         cost = self.hardware.all_reduce(kind, self.tensor_parallel_size)
         message = 2.0 * rows * self.architecture.hidden_size
         once = all_reduce_s(message, cost.alpha_s, cost.bandwidth_bytes_per_s, cost.large_message_bandwidth_bytes_per_s)
-        return 2 * self.architecture.num_hidden_layers * once
+        return (self.mixers + self.mlps) * once
+
+    # ------------------------------------------------------------------------------------------- experts, recurrent states
+
+    def _expert_term(self, asked: ForwardPass, new_tokens: int) -> CostTerm:
+        """Routed experts: the union that all tokens touch is read, every token's own experts are computed."""
+        routed = routed_tokens(asked, self.hardware.coefficients.expert_row_correlation.value)
+        seconds, by_bound = 0.0, {}  # type: float, dict[Bound, float]
+        for group in self.groups:
+            if group.experts is not None:
+                operation = self._experts(group.experts, routed, new_tokens)
+                seconds += group.count * operation.seconds
+                by_bound[operation.bound] = by_bound.get(operation.bound, 0.0) + group.count * operation.seconds
+        return CostTerm("experts", seconds, max(by_bound, key=lambda bound: by_bound[bound]))
+
+    def _experts(self, experts: Experts, routed: float, tokens: int) -> Operation:
+        correlation = self.hardware.coefficients.grouped_routing_correlation.value if experts.grouped else 1.0
+        touched = experts_touched(experts.num_experts, experts.top_k, max(routed * correlation, 1.0))
+        return grouped_gemm(
+            tokens * experts.top_k, touched, experts.parameters_per_expert, self.format.bytes, self.hardware, self.compute_dtype
+        )
+
+    def _state_term(self, asked: ForwardPass) -> CostTerm:
+        """Linear-attention and state-space layers: a floor, the states' traffic, and rows that follow one another.
+
+        Verification keeps a state per drafted position to roll back to, and so moves the states once for every row.
+        """
+        coefficients = self.hardware.coefficients
+        extra_rows = asked.rows / asked.sequences - 1 if asked.sequences else 0.0
+        prompt_tokens = sum(tokens for tokens, _ in asked.prefill)
+        seconds = 0.0
+        for group in self.groups:
+            if group.attention not in ("linear", "mamba"):
+                continue
+            moved = 2 * group.state_elements * 4.0 * (asked.rows + len(asked.prefill))
+            compute_s = 4.0 * group.state_elements * prompt_tokens / self.hardware.attention_flops_per_s()
+            floor_s = coefficients.state_overhead_s.value
+            floor_s += coefficients.state_row_s.value * extra_rows * math.sqrt(max(asked.sequences, 1))
+            seconds += group.count * max(floor_s, moved / self.hardware.bandwidth_bytes_per_s + compute_s)
+        return CostTerm("states", seconds, "latency")
 
     # ------------------------------------------------------------------------------------------------------- attention
 
-    def _attention_terms(self, asked: ForwardPass) -> list[CostTerm]:
-        """Full layers and sliding layers, each read its own number of cached tokens."""
-        parts: list[tuple[int, float, float, int | None]] = [(self.full_layers, asked.context_tokens, asked.longest_tokens, None)]
-        if self.window:
-            parts.append(
-                (self.architecture.sliding_layers, asked.windowed_tokens, min(asked.longest_tokens, self.window), self.window)
-            )
+    def _attention_term(self, asked: ForwardPass) -> CostTerm:
+        """Every group of layers over the tokens that it sees."""
         seconds, bounds = 0.0, {}  # type: float, dict[Bound, float]
-        for layers, context, longest, window in parts:
-            operation = self._attention(asked, context, longest, window) if layers else Operation(0.0, "memory")
-            seconds += layers * operation.seconds
-            bounds[operation.bound] = bounds.get(operation.bound, 0.0) + layers * operation.seconds
-        return [CostTerm("attention", seconds, max(bounds, key=lambda bound: bounds[bound]))]
+        for group in self.groups:
+            if group.attention in ("none", "linear", "mamba"):
+                continue
+            context, longest = self._seen(asked, group.window)
+            operation = self._attention(group, asked, context, longest)
+            seconds += group.count * operation.seconds
+            bounds[operation.bound] = bounds.get(operation.bound, 0.0) + group.count * operation.seconds
+        return CostTerm("attention", seconds, max(bounds, key=lambda bound: bounds[bound], default="memory"))
 
-    def _attention(self, asked: ForwardPass, context: float, longest: float, window: int | None) -> Operation:
+    def _seen(self, asked: ForwardPass, window: int | None) -> tuple[float, float]:
+        """(cached tokens of all decoding sequences together, of the longest) under a window."""
+        if window is None:
+            return asked.context_tokens, asked.longest_tokens
+        if window == self.window or not asked.sequences:
+            return asked.windowed_tokens, min(asked.longest_tokens, window)
+        mean = asked.context_tokens / asked.sequences
+        return asked.sequences * min(mean, window), min(asked.longest_tokens, window)
+
+    def _attention(self, group: LayerGroup, asked: ForwardPass, context: float, longest: float) -> Operation:
         """One layer. Which kernel runs depends on whether any sequence brings more than one query row."""
         several_rows = asked.rows > asked.sequences or bool(asked.prefill)
-        if several_rows and self.regime == "serial_walk":
-            return self._walk(asked, context, longest, window)
+        if several_rows and self.regime == "serial_walk" and group.attention in ("full", "sliding", "chunked"):
+            return self._walk(group, asked, context, longest)
         reread = asked.rows / asked.sequences if several_rows and self.regime == "kv_reread" and asked.sequences else 1.0
-        return self._split(asked, context, reread, window)
+        return self._split(group, asked, context, reread)
 
-    def _split(self, asked: ForwardPass, context: float, reread: float, window: int | None) -> Operation:
-        model, group = self.architecture, self.heads / self.kv_heads
-        blocks, tokens, flops = 0.0, context * reread, 0.0
+    def _split(self, group: LayerGroup, asked: ForwardPass, context: float, reread: float) -> Operation:
+        share = group.heads / group.kv_heads
+        blocks, tokens, flops, index_bytes = 0.0, context * reread, 0.0, 0.0
         if asked.sequences:
             rows = asked.rows / asked.sequences / reread
-            tile_rows = math.ceil(rows * group / ATTENTION_TILE_ROWS) * ATTENTION_TILE_ROWS
-            flops = 4.0 * tile_rows * context * reread * self.kv_heads * model.head_dim
-            blocks = asked.sequences * reread * self.kv_heads
+            # Rows × heads of one KV head fill tiles of the tensor units.
+            tile_rows = math.ceil(rows * share / ATTENTION_TILE_ROWS) * ATTENTION_TILE_ROWS / share
+            flops = tile_rows * context * reread * group.attention_flops_per_row_and_token
+            flops += rows * asked.context_tokens * group.index_flops_per_row_and_token
+            index_bytes = asked.context_tokens * group.index_elements_per_token * self.kv_number_bytes
+            blocks = asked.sequences * reread * group.kv_heads
         for new, before in asked.prefill:
-            seen = _seen_tokens(new, before, window)
-            tokens += min(before, window or before) + new
-            flops += 4.0 * new * seen * self.heads * model.head_dim
-            blocks += self.kv_heads * math.ceil(new * group / ATTENTION_TILE_ROWS)
+            seen = _seen_tokens(new, before, group.window)
+            tokens += min(before, group.window or before) + new
+            flops += new * (
+                seen * group.attention_flops_per_row_and_token + (before + new / 2) * group.index_flops_per_row_and_token
+            )
+        kv_bytes = tokens * group.kv_elements_per_token * self.kv_number_bytes + index_bytes
         # Prefill blocks are full waves of arithmetic, already in their FLOPs.
-        waves = blocks if not asked.prefill else asked.sequences * reread * self.kv_heads
-        return split_kv_attention(tokens * self.kv_bytes, waves, flops, self.hardware)
+        return split_kv_attention(kv_bytes, blocks, flops, self.hardware)
 
-    def _walk(self, asked: ForwardPass, context: float, longest: float, window: int | None) -> Operation:
-        dim, heads = self.architecture.head_dim, self.heads
+    def _walk(self, group: LayerGroup, asked: ForwardPass, context: float, longest: float) -> Operation:
+        dim, heads = group.head_dim, group.heads
         sequences = asked.sequences
         blocks_each = math.ceil(asked.rows / sequences / ATTENTION_TILE_ROWS) if sequences else 1
         total_s = heads * blocks_each * (sequences * walk_s(context / sequences, dim, self.hardware)) if sequences else 0.0
@@ -255,11 +318,21 @@ class ForwardCost:
         blocks = heads * blocks_each * sequences
         for new, before in asked.prefill:
             tiles = math.ceil(new / ATTENTION_TILE_ROWS)
-            total_s += heads * tiles * walk_s(_seen_tokens(new, before, window), dim, self.hardware)
-            longest_s = max(longest_s, walk_s(min(before + new, window or before + new), dim, self.hardware))
+            total_s += heads * tiles * walk_s(_seen_tokens(new, before, group.window), dim, self.hardware)
+            longest_s = max(longest_s, walk_s(min(before + new, group.window or before + new), dim, self.hardware))
             blocks += heads * tiles
         equal = not asked.prefill and math.isclose(context, sequences * longest)
         return serial_walk_attention(longest_s, total_s, math.ceil(blocks), equal, self.hardware)
+
+
+def routed_tokens(asked: ForwardPass, correlation: float) -> float:
+    """Tokens that choose experts as if independently: each sequence's first row, and `correlation` of every further one.
+
+    >>> routed_tokens(ForwardPass(4, 16, 0, 0, 0), 0.5)
+    10.0
+    """
+    prompts = sum(1 + correlation * (tokens - 1) for tokens, _ in asked.prefill)
+    return asked.sequences + correlation * (asked.rows - asked.sequences) + prompts
 
 
 def _seen_tokens(new: int, before: int, window: int | None) -> float:

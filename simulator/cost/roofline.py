@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from simulator.hardware import Coefficients, Hardware
+from simulator.serving_engine import RowLaw
 
 Bound = Literal["memory", "compute", "latency", "network", "host"]
 ATTENTION_TILE_ROWS = 64
@@ -37,14 +38,23 @@ def smooth_maximum(first: float, second: float, smoothness: float) -> float:
 
 
 def gemm(
-    rows: float, n: int | float, k: int | float, weight_bytes_per_element: float, hardware: Hardware, compute_dtype: str
+    rows: float,
+    n: float,
+    k: float,
+    weight_bytes_per_element: float,
+    hardware: Hardware,
+    compute_dtype: str,
+    row_law: RowLaw | None = None,
 ) -> Operation:
     """y[m, n] = x[m, k] · W: weights and 16-bit activations move once, arithmetic on rows rounded up to a tile.
 
     `rows` = m. Raises KeyError for a `compute_dtype` the device lacks.
     """
     coefficients = hardware.coefficients
-    moved = weight_bytes_per_element * n * k + 2.0 * rows * (n + k)
+    reads = 1.0
+    if row_law is not None and rows <= row_law.largest_rows:
+        reads += row_law.weight_reads_per_row.value * (rows - 1)
+    moved = reads * weight_bytes_per_element * n * k + 2.0 * rows * (n + k)
     tile = coefficients.gemm_tile_rows.value
     # Small batches run in small tiles, whose padding never shows behind the weight stream.
     padded = math.ceil(rows / tile) * tile if rows > tile else rows
@@ -53,6 +63,31 @@ def gemm(
     overhead_s = coefficients.gemm_overhead_s.value
     seconds = overhead_s + smooth_maximum(memory_s, compute_s, coefficients.gemm_smoothness.value)
     return Operation(seconds, _bound(overhead_s, memory_s, compute_s))
+
+
+def experts_touched(num_experts: int, top_k: int, tokens: float) -> float:
+    """Expected number of different experts that `tokens` independent tokens choose: E·(1 - (1 - k/E)^m).
+
+    >>> experts_touched(128, 8, 1)
+    8.0
+    """
+    return float(num_experts * (1.0 - (1.0 - top_k / num_experts) ** tokens))
+
+
+def grouped_gemm(
+    routed_rows: float, touched: float, parameters: float, weight_bytes_per_element: float, hardware: Hardware, compute_dtype: str
+) -> Operation:
+    """The routed experts of one layer: weights of the touched ones, arithmetic of all routed rows, at least a floor.
+
+    routed_rows: tokens × experts per token. parameters: weights of one expert on this device.
+    """
+    coefficients = hardware.coefficients
+    bandwidth = hardware.bandwidth_bytes_per_s * coefficients.expert_bandwidth_fraction.value
+    memory_s = touched * parameters * weight_bytes_per_element / bandwidth
+    compute_s = 2.0 * routed_rows * parameters / hardware.flops_per_s(compute_dtype)
+    busy_s = smooth_maximum(memory_s, compute_s, coefficients.gemm_smoothness.value)
+    floor_s = coefficients.expert_overhead_s.value
+    return Operation(max(busy_s, floor_s), _bound(floor_s, memory_s, compute_s))
 
 
 def elementwise_s(moved_bytes: float, hardware: Hardware) -> float:

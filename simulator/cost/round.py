@@ -97,7 +97,8 @@ class StepPricer:
         assert self.drafter is not None
         window = self.target.window
         plain = self._pass_terms(uniform_pass(sequences, 1, context, window), speculative=False)
-        rows = 1 + gamma * proposal_rate
+        tree = self.drafter.tree
+        rows = tree.nodes if tree is not None else 1 + gamma * proposal_rate
         verify = self._pass_terms(uniform_pass(sequences, rows, context, window), speculative=True)
         draft = drafting_terms(self.drafter, gamma, sequences, sequences * context)
         return RoundCost(gamma, tuple(draft), tuple(verify), tuple(plain))
@@ -205,5 +206,6 @@ class StepPricer:
             CostTerm("host", host_s, "host"),
         ]
         if speculative:
-            terms.append(CostTerm("round_overhead", engine.round_overhead_s.value, "host"))
+            tree_s = engine.tree_round_overhead_s.value if self.drafter is not None and self.drafter.tree is not None else 0.0
+            terms.append(CostTerm("round_overhead", engine.round_overhead_s.value + tree_s, "host"))
         return terms
