@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from simulator.spec import Document, Problem, SpecError, check, nearest, plain_scalar
+from simulator.spec import Document, Problem, Spec, SpecError, check, nearest, plain_scalar
 
 if TYPE_CHECKING:
     from simulator.prediction import Prediction
@@ -156,6 +157,79 @@ def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = Fal
     _print_break_even(_console(), answer)
     if out is not None:
         _console().print(f"Table and figures: {out}")
+
+
+@app.command()
+def explain(
+    ctx: typer.Context,
+    scenario: Annotated[str | None, typer.Argument(help="A scenario; or give the flags of `predict` instead.")] = None,
+    gamma: Annotated[int | None, typer.Option(min=1, max=64, help="γ of a scenario that compares several.")] = None,
+    hardware: Annotated[str | None, typer.Option()] = None,
+    target: Annotated[str | None, typer.Option()] = None,
+    method: Annotated[str | None, typer.Option()] = None,
+    num_speculative_tokens: Annotated[str | None, typer.Option()] = None,
+    batch: Annotated[str | None, typer.Option(help="Also with a scenario: instead of its mean batch.")] = None,
+    context_len: Annotated[str | None, typer.Option(help="Also with a scenario: instead of its mean context.")] = None,
+    draft: Annotated[str | None, typer.Option()] = None,
+    draft_params: Annotated[str | None, typer.Option()] = None,
+    draft_layers: Annotated[str | None, typer.Option()] = None,
+    draft_kv_tokens: Annotated[str | None, typer.Option()] = None,
+    tree_shape: Annotated[str | None, typer.Option()] = None,
+    engine: Annotated[str | None, typer.Option()] = None,
+    precision: Annotated[str | None, typer.Option()] = None,
+    tensor_parallel_size: Annotated[str | None, typer.Option()] = None,
+    draft_tensor_parallel_size: Annotated[str | None, typer.Option()] = None,
+    mean_acceptance_length: Annotated[str | None, typer.Option()] = None,
+    acceptance_rate: Annotated[str | None, typer.Option()] = None,
+    acceptance_rates_per_position: Annotated[str | None, typer.Option()] = None,
+    conditional_acceptance_rates: Annotated[str | None, typer.Option()] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Why: one round beside one plain step, term by term; R against τ; what is unsure; what would flip the sign."""
+    from simulator import prediction, reports
+    from simulator.questions import explanation
+    from simulator.scenario import load_scenario
+
+    given = {
+        name: value for name, value in ctx.params.items() if value is not None and name not in ("scenario", "gamma", "as_json")
+    }
+    if scenario is not None:
+        extra = [name for name in given if name not in ("batch", "context_len")]
+        if extra:
+            raise SpecError([Problem("--" + extra[0].replace("_", "-"), "", "must be left out with a scenario, which holds it")])
+        loaded = load_scenario(scenario)
+        if not loaded.deployment.speculative:
+            raise SpecError([loaded.document.problem(("speculation",), "must be given: explain is about a method")])
+        asked = check(_Point, Document("", {name: plain_scalar(text) for name, text in given.items()}))
+        answer = explanation.explain(loaded, gamma, asked.batch, asked.context_len)
+    else:
+        document = _flags_document(given, prediction.FLAGS)
+        point = check(prediction.OperatingPoint, document)
+        try:
+            answer = explanation.explain_point(point, document)
+        except prediction.UnknownNameError as unknown:
+            raise unknown.error from None
+        except prediction.UnsupportedError as reason:
+            raise SpecError([Problem("", "", str(reason))]) from None
+    if as_json:
+        _print_json(reports.explanation_summary(answer))
+        return
+    console = _console()
+    first, *rest = reports.explanation_sentences(answer)
+    _print_sentence(console, first, VERDICT_STYLE.get(answer.verdict, "bold"))
+    for sentence in rest:
+        _print_sentence(console, sentence, indent="  ")
+    console.print()
+    _print_table(console, *reports.explanation_table(answer))
+    _print_table(console, *reports.doubt_table(answer))
+    _print_notes(console, [], answer.warnings)
+
+
+class _Point(Spec):
+    """What `explain SCENARIO` may say of its operating point."""
+
+    batch: Annotated[int, Field(ge=1)] | None = None
+    context_len: Annotated[int, Field(ge=1)] | None = None
 
 
 @app.command("list")

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from simulator import theory
-from simulator.acceptance import AcceptanceSpec, resolve_acceptance
+from simulator.acceptance import AcceptanceLaw, AcceptanceSpec, resolve_acceptance
 from simulator.architecture import ModelArchitecture, find_model, stand_in_draft
 from simulator.cost.deployment import Deployment
 from simulator.cost.round import StepPricer
@@ -245,6 +245,17 @@ class Question:
     acceptance: AcceptanceSpec | None
     extra_std: float
     warnings: tuple[str, ...]
+
+    def law(self, document: Document) -> Callable[[int], AcceptanceLaw | None]:
+        """The acceptance law by γ; a lone mean acceptance length holds at the question's own γ."""
+
+        def at(gamma: int) -> AcceptanceLaw | None:
+            if self.acceptance is None:
+                return None
+            stated_at = self.gamma if self.acceptance.mean_acceptance_length is not None else gamma
+            return resolve_acceptance(self.acceptance, document, stated_at, ()).law
+
+        return at
 
 
 def predict_document(point: OperatingPoint, document: Document) -> Prediction:

@@ -23,6 +23,7 @@ from simulator.scenario import Scenario
 from simulator.serving import (
     AcceptancePath,
     BatchingRules,
+    Load,
     PairedRatio,
     RequestRecord,
     ServingResult,
@@ -139,6 +140,15 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Simulation
             server = _Server(scenario, scenario.deployment, gamma, law)
             comparisons.append(_compare(server, plain, _variant(server, label, requests, progress), requests))
     return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(warnings))
+
+
+def plain_load(scenario: Scenario) -> Load:
+    """How busy the server is without speculation: mean batch and context of the scenario's own requests."""
+    requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
+    summary = summarise(_Server(scenario, scenario.deployment.plain(), 0, None).run(requests))
+    if not summary.finished:
+        raise SpecError([_nothing_served(scenario, summary)])
+    return summary.load
 
 
 def _laws(scenario: Scenario, gamma: int, warnings: list[str]) -> list[tuple[str, AcceptanceLaw]]:

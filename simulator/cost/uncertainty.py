@@ -84,6 +84,13 @@ class UncertainPricer:
         return gain * surprise, math.hypot(math.sqrt(max(left, 0.0)), ROUND_NOISE_STD)
 
 
+def quantities(deployment: Deployment) -> dict[str, Quantity]:
+    """Every coefficient that an `UncertainPricer` may shift, by name; all-reduce tables are left out."""
+    hardware = deployment.hardware
+    found = [*_quantities(hardware.profile, _PEAKS), *_quantities(hardware.coefficients), *_quantities(deployment.engine)]
+    return dict(found)
+
+
 def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
     """The deployment with one coefficient raised by one standard deviation, for each that has a doubt."""
     hardware, engine = deployment.hardware, deployment.engine

@@ -4,6 +4,7 @@ Importing this package imports neither matplotlib nor pyarrow; both load when fi
 """
 
 from simulator.plots.words import interval, milliseconds, significant, times
+from simulator.reports.explanation import doubt_table, explanation_sentences, explanation_summary, explanation_table
 from simulator.reports.files import prepare_directory, to_json, write_break_even, write_run
 from simulator.reports.known import known
 from simulator.reports.markdown import break_even_markdown, run_markdown
@@ -19,6 +20,10 @@ __all__ = [
     "break_even_sentence",
     "break_even_summary",
     "break_even_tables",
+    "doubt_table",
+    "explanation_sentences",
+    "explanation_summary",
+    "explanation_table",
     "headline",
     "interval",
     "known",

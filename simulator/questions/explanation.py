@@ -1,0 +1,231 @@
+"""explain: why. One plain step beside one round, term by term; R against τ; what is unsure; what would flip the sign."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from simulator import theory
+from simulator.acceptance import AcceptanceLaw
+from simulator.cost.deployment import Deployment
+from simulator.cost.roofline import Bound
+from simulator.cost.round import RoundCost
+from simulator.cost.uncertainty import Estimate, UncertainPricer, quantities
+from simulator.hardware import Quantity
+from simulator.prediction import OperatingPoint, resolve, verdict
+from simulator.questions.break_even import own_context
+from simulator.scenario import Scenario
+from simulator.simulation import plain_load
+from simulator.spec import Document
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+CONTEXTS = (128, 512, 2048, 8192, 32768, 131072)
+GAMMAS = tuple(range(1, 9))
+
+
+@dataclass(frozen=True)
+class TermRow:
+    """One term in seconds, without and with speculation; `share` of the round; the bound under which it runs."""
+
+    name: str
+    plain_s: float
+    round_s: float
+    share: float
+    bound: Bound
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A coefficient, by how much one standard deviation of it moves R (a fraction), and where it comes from.
+
+    quantity: None for the tables of all-reduce, which are shifted as a whole.
+    """
+
+    name: str
+    quantity: Quantity | None
+    moves_r: float
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A change that turns a win into a loss or back, and the speedup after it."""
+
+    change: str
+    speedup: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The answer at one operating point. speedup, verdict and flips need an acceptance; None, "" and () without one."""
+
+    deployment: Deployment
+    num_speculative_tokens: int
+    batch: int
+    context_tokens: float
+    cost: RoundCost
+    r: Estimate
+    mean_acceptance_length: float | None
+    speedup: Estimate | None
+    verdict: str
+    break_even_acceptance_rate: float | None
+    textbook_speedup: float | None
+    rows: tuple[TermRow, ...]
+    doubts: tuple[Doubt, ...]
+    flips: tuple[Flip, ...]
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Point:
+    """Where the question is asked. law_at: None where acceptance is open. extra_std: doubt of ln R from what was assumed."""
+
+    deployment: Deployment
+    gamma: int
+    batch: int
+    context: float
+    law_at: Callable[[int], AcceptanceLaw | None]
+    extra_std: float = 0.0
+
+    def law(self) -> AcceptanceLaw | None:
+        found = self.law_at(self.gamma)
+        return None if found is None else found.at_context(round(self.context))
+
+    def proposals(self) -> float:
+        law = self.law()
+        return 1.0 if law is None else law.proposal_share(self.gamma)
+
+    def pricer(self) -> UncertainPricer:
+        law = self.law()
+        return UncertainPricer(self.deployment, 0.5 if law is None else float(law.conditional_rates(self.gamma).prod()))
+
+    def speedup(self) -> float | None:
+        law = self.law()
+        if law is None:
+            return None
+        full = float(law.conditional_rates(self.gamma).prod())
+        r = self.deployment.pricer(full).round(self.gamma, self.batch, self.context, self.proposals()).r
+        return law.mean_acceptance_length(self.gamma) / r
+
+
+def explain(scenario: Scenario, gamma: int | None = None, batch: int | None = None, context: int | None = None) -> Explanation:
+    """Why the scenario comes out as it does, at its own mean batch and context unless given.
+
+    The mean batch is that of its requests served without speculation. Raises ValueError without speculation.
+    """
+    if not scenario.deployment.speculative:
+        raise ValueError("explain needs a scenario with speculation")
+    if batch is None:
+        batch = max(round(plain_load(scenario).mean_decode_sequences or 1), 1)
+
+    def law_at(tokens: int) -> AcceptanceLaw | None:
+        resolved = scenario.acceptance(tokens)
+        return None if resolved is None else resolved.law
+
+    point = _Point(scenario.deployment, gamma or scenario.gammas[0], batch, context or own_context(scenario), law_at)
+    return _explain(point, scenario.warnings)
+
+
+def explain_point(point: OperatingPoint, document: Document) -> Explanation:
+    """The same at an operating point from flags. Raises `SpecError` and `prediction.UnsupportedError`."""
+    question = resolve(point, document)
+    laws = question.law(document)
+    asked = _Point(question.deployment, question.gamma, question.batch, question.context, laws, question.extra_std)
+    return _explain(asked, question.warnings)
+
+
+def _explain(point: _Point, warnings: tuple[str, ...]) -> Explanation:
+    pricer, proposals, law = point.pricer(), point.proposals(), point.law()
+    cost = pricer.base.round(point.gamma, point.batch, point.context, proposals)
+    log_std = math.hypot(pricer.log_std(point.gamma, point.batch, point.context, proposals), point.extra_std)
+    tau = None if law is None else law.mean_acceptance_length(point.gamma)
+    speedup = None if tau is None else Estimate.lognormal(tau / cost.r, log_std)
+    return Explanation(
+        deployment=point.deployment,
+        num_speculative_tokens=point.gamma,
+        batch=point.batch,
+        context_tokens=point.context,
+        cost=cost,
+        r=Estimate.lognormal(cost.r, log_std),
+        mean_acceptance_length=tau,
+        speedup=speedup,
+        verdict="" if speedup is None else verdict(speedup.low, speedup.high),
+        break_even_acceptance_rate=(
+            None if point.deployment.tree else pricer.base.break_even_rate(point.gamma, point.batch, point.context, proposals)
+        ),
+        textbook_speedup=None if tau is None else theory.textbook_speedup(tau, point.gamma, cost.cost_coefficient),
+        rows=tuple(_rows(cost)),
+        doubts=tuple(_doubts(pricer, point, proposals)),
+        flips=tuple(_flips(point)),
+        warnings=warnings,
+    )
+
+
+def _rows(cost: RoundCost) -> Iterator[TermRow]:
+    """Drafting first, then the target's terms, each beside its own part of a plain step."""
+    plain = {term.name: term.seconds for term in cost.plain}
+    for term in cost.draft:
+        name = f"draft: {term.name.removeprefix('draft_').replace('_', ' ')}"
+        yield TermRow(name, 0.0, term.seconds, term.seconds / cost.round_s, term.bound)
+    for term in cost.verify:
+        before = plain.get(term.name, 0.0)
+        yield TermRow(term.name.replace("_", " "), before, term.seconds, term.seconds / cost.round_s, term.bound)
+
+
+def _doubts(pricer: UncertainPricer, point: _Point, proposals: float) -> list[Doubt]:
+    """The coefficients whose doubt moves R most, largest first."""
+    ratio, _ = pricer.sensitivities(point.gamma, point.batch, point.context, proposals)
+    known = quantities(point.deployment)
+    found = [
+        Doubt(name, known.get(name), float(moved))
+        for (name, _), moved in zip(pricer.shifted, ratio, strict=True)
+        if abs(moved) >= 0.001
+    ]
+    return sorted(found, key=lambda doubt: -abs(doubt.moves_r))[:8]
+
+
+def _flips(point: _Point) -> Iterator[Flip]:
+    """Changes of one thing at a time after which the speedup is on the other side of 1; the nearest of each kind."""
+    base = point.speedup()
+    if base is None:
+        return
+    for kind in (_other_batches, _other_contexts, _other_gammas, _other_engines):
+        for change, changed in kind(point):
+            speedup = changed.speedup()
+            if speedup is not None and (speedup > 1) != (base > 1):
+                yield Flip(change, speedup)
+                break
+
+
+def _nearest(values: tuple[int, ...], own: float) -> list[int]:
+    return sorted((value for value in values if value != own), key=lambda value: abs(math.log(value / own)))
+
+
+def _other_batches(point: _Point) -> Iterator[tuple[str, _Point]]:
+    for batch in _nearest(BATCHES, point.batch):
+        yield f"batch {batch} instead of {point.batch}", replace(point, batch=batch)
+
+
+def _other_contexts(point: _Point) -> Iterator[tuple[str, _Point]]:
+    for context in _nearest(CONTEXTS, point.context):
+        yield f"context {context:,} instead of {point.context:,.0f} tokens", replace(point, context=float(context))
+
+
+def _other_gammas(point: _Point) -> Iterator[tuple[str, _Point]]:
+    for gamma in sorted((gamma for gamma in GAMMAS if gamma != point.gamma), key=lambda gamma: abs(gamma - point.gamma)):
+        yield f"γ = {gamma} instead of {point.gamma}", replace(point, gamma=gamma)
+
+
+def _other_engines(point: _Point) -> Iterator[tuple[str, _Point]]:
+    """Split-KV verification where it is missing, no overhead per round and draft step, and the draft on one device."""
+    deployment, engine = point.deployment, point.deployment.engine
+    if engine.attention_regime(deployment.hardware) != "split_kv":
+        rule = engine.attention[0].model_copy(update={"from_compute_capability": "0", "regime": "split_kv"})
+        split = engine.model_copy(update={"attention": (rule,)})
+        yield "verification attention that splits the KV cache", replace(point, deployment=replace(deployment, engine=split))
+    none = engine.round_overhead_s.model_copy(update={"value": 0.0})
+    steps = dict.fromkeys(engine.draft_step_overhead_s, none)
+    lean = engine.model_copy(update={"round_overhead_s": none, "draft_step_overhead_s": steps})
+    yield "no engine overhead per round and draft step", replace(point, deployment=replace(deployment, engine=lean))
+    if deployment.draft_tensor_parallel_size > 1:
+        yield "the draft on one device", replace(point, deployment=replace(deployment, draft_tensor_parallel_size=1))

@@ -1,0 +1,103 @@
+"""An explanation as text and data: why a round costs what it costs, and what would flip the sign."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.plots.words import interval, significant, times
+from simulator.questions.explanation import Explanation
+
+NOTHING = "–"
+
+
+def explanation_sentences(answer: Explanation) -> list[str]:
+    """The verdict, R against τ, the two largest causes, what would flip the sign."""
+    at = f"at batch {answer.batch} and context {answer.context_tokens:,.0f} tokens, γ = {answer.num_speculative_tokens}"
+    r = f"a round costs R = {significant(answer.r.value)} plain steps ({interval(answer.r)})"
+    if answer.speedup is None or answer.mean_acceptance_length is None:
+        first = f"{r[0].upper()}{r[1:]} {at}: speculation wins where τ is above it."
+    else:
+        said = {"win": "Speculation wins", "lose": "Speculation loses"}.get(answer.verdict, "Too close to call")
+        first = (
+            f"{said} {at}: {r} and yields τ = {significant(answer.mean_acceptance_length)} tokens, "
+            f"decode speedup {times(answer.speedup.value)} ({interval(answer.speedup)})."
+        )
+    causes = [f"{name.replace('_', ' ')} {share:+.2f}" for name, share in answer.cost.causes()[:2]]
+    sentences = [first, f"R - 1 comes mostly from {' and '.join(causes)} plain steps."]
+    if answer.textbook_speedup is not None:
+        sentences.append(f"The textbook formula, with verification taken as free, says {times(answer.textbook_speedup)}.")
+    if answer.break_even_acceptance_rate is not None:
+        sentences.append(f"It breaks even at an acceptance rate of α* = {answer.break_even_acceptance_rate:.2f}.")
+    if answer.flips:
+        changes = "; ".join(f"{flip.change} ({times(flip.speedup)})" for flip in answer.flips)
+        sentences.append(f"The sign would flip with {changes}.")
+    elif answer.speedup is not None:
+        sentences.append("No other batch, context, γ or lighter engine among those tried flips the sign; only acceptance would.")
+    return sentences
+
+
+def explanation_table(answer: Explanation) -> tuple[list[str], list[list[str]]]:
+    """One plain step beside one round, term by term in ms."""
+    rows = [
+        [row.name, _ms(row.plain_s), _ms(row.round_s), f"{100 * row.share:.1f}", row.bound]
+        for row in sorted(answer.rows, key=lambda row: -row.round_s)
+        if row.plain_s > 0 or row.round_s > 0
+    ]
+    rows.append(["total", _ms(answer.cost.plain_step_s), _ms(answer.cost.round_s), "100.0", ""])
+    return ["term", "plain step (ms)", "round (ms)", "share of round (%)", "bound"], rows
+
+
+def doubt_table(answer: Explanation) -> tuple[list[str], list[list[str]]]:
+    """The coefficients that move R most, with their source."""
+    rows = [
+        [
+            doubt.name.replace("draft_step_overhead_s.", "draft step, "),
+            NOTHING if doubt.quantity is None else f"{doubt.quantity.value:.3g}",
+            "table" if doubt.quantity is None else doubt.quantity.source,
+            f"{100 * doubt.moves_r:+.1f} %",
+        ]
+        for doubt in answer.doubts
+    ]
+    return ["most uncertain coefficient", "value (SI)", "source", "one standard deviation moves R by"], rows
+
+
+def _ms(seconds: float) -> str:
+    return NOTHING if seconds == 0 else significant(1e3 * seconds)
+
+
+def explanation_summary(answer: Explanation) -> dict[str, Any]:
+    """The answer as JSON-able data; seconds, fractions."""
+    speedup = answer.speedup
+    return {
+        "schema_version": 1,
+        "verdict": answer.verdict,
+        "num_speculative_tokens": answer.num_speculative_tokens,
+        "batch": answer.batch,
+        "context_tokens": answer.context_tokens,
+        "r": answer.r.value,
+        "r_low": answer.r.low,
+        "r_high": answer.r.high,
+        "mean_acceptance_length": answer.mean_acceptance_length,
+        "speedup": None if speedup is None else speedup.value,
+        "speedup_low": None if speedup is None else speedup.low,
+        "speedup_high": None if speedup is None else speedup.high,
+        "break_even_acceptance_rate": answer.break_even_acceptance_rate,
+        "textbook_speedup": answer.textbook_speedup,
+        "terms": [
+            {"name": row.name, "plain_s": row.plain_s, "round_s": row.round_s, "share": row.share, "bound": row.bound}
+            for row in answer.rows
+        ],
+        "causes": [{"term": name, "plain_steps": share} for name, share in answer.cost.causes()],
+        "uncertain": [
+            {
+                "name": doubt.name,
+                "value": None if doubt.quantity is None else doubt.quantity.value,
+                "source": "table" if doubt.quantity is None else doubt.quantity.source,
+                "note": "" if doubt.quantity is None else doubt.quantity.note,
+                "moves_r": doubt.moves_r,
+            }
+            for doubt in answer.doubts
+        ],
+        "flips": [{"change": flip.change, "speedup": flip.speedup} for flip in answer.flips],
+        "warnings": list(answer.warnings),
+    }
