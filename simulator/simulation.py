@@ -267,6 +267,7 @@ class _Server:
         step: requests that are all there from the start and equally long would end together too. Measured from the end of the
         first half to the admission of the last.
         """
+        requests = tuple(r for r in requests if not self.rules.refusal(r.prompt_tokens, r.output_tokens))
         first = self._overloaded(requests, SATURATION_REQUESTS, math.inf)
         count = max(2 * SATURATION_REQUESTS, 6 * min(self.rules.max_num_seqs, self._most_at_once(requests)))
         return self._overloaded(requests, count, OVERLOAD * first.per_s)
