@@ -265,8 +265,6 @@ def predict_document(point: OperatingPoint, document: Document) -> Prediction:
     tau, full, notes = _mean_acceptance_length(question, document)
     unserved = _cannot_be_served(question)
     notes += (unserved,) if unserved else ()
-    unserved = _cannot_be_served(question)
-    notes += (unserved,) if unserved else ()
     pricer = UncertainPricer(deployment, full)
     cost = pricer.base.round(gamma, batch, question.context)
     measured_s = _measured_plain_step_s(point, question, pricer.base)
