@@ -148,8 +148,8 @@ def self_draft(target: ModelArchitecture, method: str, draft_layers: int | None)
 
 def drafter_problem(method: str, drafter: ModelArchitecture) -> str | None:
     """Why a model cannot draft by a method, or None."""
-    if method == "draft_model":
-        return None if drafter.kind != "draft_head" else "must be a whole model for method draft_model"
+    if method not in HEAD_FAMILIES:
+        return None if drafter.kind != "draft_head" else f"must be a whole model for method {method}"
     if drafter.kind != "draft_head":
         return f"must be a draft head for method {method}"
     if drafter.family not in HEAD_FAMILIES[method]:

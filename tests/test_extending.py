@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from simulator import prediction
 from simulator.__main__ import app
+from simulator.cost import drafting
 from simulator.hardware import HardwareOverride, find_hardware, override
 from simulator.spec import check, parse_yaml
 
@@ -51,3 +54,36 @@ def test_the_override_shown_replaces_what_it_names() -> None:
     changed = override(find_hardware(change.base), change, document)
     assert changed.coefficients.memory_bandwidth_fraction.value == change.memory_bandwidth_fraction
     assert changed.memory_bytes == change.memory_bytes
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mymodel.yaml"
+    path.write_text(blocks("Adding a model is one entry", "yaml")[0], encoding="utf-8")
+    return path
+
+
+def test_the_new_model_is_priced_by_the_command_shown(model: Path) -> None:
+    done = CliRunner().invoke(app, [*blocks("Adding a model is one entry", "sh")[0].split()[1:], "--json"])
+    assert done.exit_code == 0, done.output
+    assert '"r"' in done.stdout
+
+
+def test_what_the_text_says_of_the_new_model_holds(model: Path) -> None:
+    exec(compile(blocks("Adding a model is one entry", "python")[0], str(model), "exec"), {})
+
+
+def test_the_new_method_is_priced_by_the_command_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text's two edits, undone afterwards: its function, and the name as `Method` would hold it."""
+    section = "Adding a drafting method is two edits"
+    monkeypatch.setitem(drafting.METHODS, "pairs", drafting.METHODS["draft_model"])
+    monkeypatch.setattr(prediction, "METHODS", (*prediction.METHODS, "pairs"))
+    exec(compile(blocks(section, "python")[0], "docs/extending.md", "exec"), {})
+    command = blocks(section, "sh")[0].split()[1:]
+    r = {}
+    for method in ("pairs", "draft_model"):
+        done = CliRunner().invoke(app, [*(method if word == "pairs" else word for word in command), "--json"])
+        assert done.exit_code == 0, done.output
+        r[method] = json.loads(done.stdout)["r"]
+    assert r["pairs"] < r["draft_model"], "half the passes cost less than all of them"
