@@ -273,7 +273,8 @@ def predict_document(point: OperatingPoint, document: Document) -> Prediction:
     else:
         shift, log_std = pricer.given_plain_step(measured_s, gamma, batch, question.context)
     log_std = math.hypot(log_std, question.extra_std)
-    r = cost.r * math.exp(shift)
+    # Linear in the surprise: a step measured far from the model must not make a round cheaper than the step it contains.
+    r = max(cost.r * math.exp(shift), min(cost.r, 1.0))
     plain_s = cost.plain_step_s if measured_s is None else measured_s
     low, high = r * math.exp(-Z80 * log_std), r * math.exp(Z80 * log_std)
     speedups = [_speedup(question, pricer.base, tau, ratio, plain_s) for ratio in (r, high, low)] if tau else [None] * 3

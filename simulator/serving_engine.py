@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simulator import resources
-from simulator.hardware import AllReduceKind, Hardware, Quantity
+from simulator.hardware import AllReduceKind, Hardware, Kind, Quantity
 from simulator.spec import Spec, check, load_yaml
 
 Count = Annotated[int, Field(ge=1)]
@@ -33,10 +33,12 @@ class GraphLadder(Spec):
 
 class RowLaw(Spec):
     """How a small-row kernel pays for rows: each further one reads `weight_reads_per_row` of the weights again, up to
-    `largest_rows`; above, the matrix kernel runs. Holds for these `formats`, on devices of these `vendors` (all where empty)."""
+    `largest_rows`; above, the matrix kernel runs. Holds for these `formats`, on devices of these `vendors` and `kinds` (all where
+    empty)."""
 
     formats: tuple[str, ...]
     vendors: tuple[str, ...] = ()
+    kinds: tuple[Kind, ...] = ()
     largest_rows: Count
     weight_reads_per_row: Quantity
 
@@ -99,7 +101,9 @@ class ServingEngine(Spec):
     def row_law(self, weights: str, hardware: Hardware) -> RowLaw | None:
         """The first small-row law that names this format and vendor, None where rows ride along with the weights."""
         for law in self.small_rows:
-            if weights in law.formats and (not law.vendors or hardware.profile.vendor in law.vendors):
+            profile = hardware.profile
+            here = (not law.vendors or profile.vendor in law.vendors) and (not law.kinds or profile.kind in law.kinds)
+            if weights in law.formats and here:
                 return law
         return None
 

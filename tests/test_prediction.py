@@ -290,3 +290,8 @@ def test_columns_and_arguments_may_be_spelt_as_the_flags_and_rows_without_id_are
         batch=1,
     )
     assert named.r == found.r
+
+
+def test_a_plain_step_measured_far_from_the_model_never_makes_a_round_cheaper_than_a_step():
+    base = answer(engine="generic")
+    assert answer(engine="generic", plain_step_s=8 * base.plain_step_s).r >= 1.0
