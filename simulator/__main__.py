@@ -457,6 +457,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except KeyboardInterrupt:
         return 130
+    except (ArithmeticError, MemoryError) as error:
+        err.print(Text(f"a number in the input is too large or too small to compute with: {error or type(error).__name__}"))
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the reader is gone: nothing more to say
         return 0

@@ -276,28 +276,28 @@ class HardwareOverride(Spec):
     """``hardware: {base: h100_sxm, memory_bandwidth_fraction: 0.7}``: a profile with coefficients replaced."""
 
     base: str
-    memory_bytes: Positive | None = None
-    memory_bandwidth_bytes_per_s: Positive | None = None
-    compute_units: Annotated[int, Field(ge=1)] | None = None
+    memory_bytes: Annotated[float, Field(ge=1e6, le=1e16)] | None = None
+    memory_bandwidth_bytes_per_s: Annotated[float, Field(ge=1e6, le=1e18)] | None = None
+    compute_units: Annotated[int, Field(ge=1, le=10**6)] | None = None
     memory_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     flops_fraction: Annotated[float, Field(gt=0, le=1)] | dict[str, Annotated[float, Field(gt=0, le=1)]] | None = None
-    gemm_overhead_s: NonNegative | None = None
+    gemm_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     gemm_smoothness: Annotated[float, Field(ge=1, le=16)] | None = None
     gemm_tile_rows: Annotated[float, Field(ge=1, le=512)] | None = None
-    attention_overhead_s: NonNegative | None = None
+    attention_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     attention_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     attention_flops_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
-    attention_wave_s: NonNegative | None = None
-    walk_overhead_s: NonNegative | None = None
-    walk_s_per_token: NonNegative | None = None
-    walk_fixed_s: NonNegative | None = None
-    elementwise_overhead_s: NonNegative | None = None
+    attention_wave_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    walk_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    walk_s_per_token: Annotated[float, Field(ge=0, le=10)] | None = None
+    walk_fixed_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    elementwise_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     expert_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
-    expert_overhead_s: NonNegative | None = None
+    expert_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     expert_row_correlation: Annotated[float, Field(ge=0, le=1)] | None = None
     grouped_routing_correlation: Annotated[float, Field(gt=0, le=1)] | None = None
-    state_overhead_s: NonNegative | None = None
-    state_row_s: NonNegative | None = None
+    state_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    state_row_s: Annotated[float, Field(ge=0, le=10)] | None = None
 
 
 @cache
@@ -379,6 +379,24 @@ def _assumed_all_reduce(profile: HardwareProfile) -> AllReduceTable:
     )
 
 
+def _range_problems(profile: HardwareProfile, document: Document) -> list[Problem]:
+    """Numbers that the cost model divides by, and versions it compares."""
+    found = []
+    for name in ("memory_bytes", "memory_bandwidth_bytes_per_s"):
+        if getattr(profile, name).value < 1e6:
+            found.append(document.problem((name, "value"), "must be at least 1e6", getattr(profile, name).value))
+    for dtype, peak in profile.peak_flops_per_s.items():
+        if peak.value < 1e6:
+            found.append(document.problem(("peak_flops_per_s", dtype, "value"), "must be at least 1e6", peak.value))
+    if profile.compute_capability is not None and not re.fullmatch(r"[0-9]+(\.[0-9]+)*", profile.compute_capability):
+        must = 'must be a version such as "9.0"'
+        found.append(document.problem(("compute_capability",), must, profile.compute_capability))
+    for kind, table in profile.all_reduce.items():
+        if not table.by_devices or min(table.by_devices) < 2:
+            found.append(document.problem(("all_reduce", kind, "by_devices"), "must hold numbers of devices from 2 up"))
+    return found
+
+
 def _profile_problems(profile: HardwareProfile, document: Document) -> list[Problem]:
     found = []
     known = set(Coefficients.model_fields)
@@ -394,6 +412,7 @@ def _profile_problems(profile: HardwareProfile, document: Document) -> list[Prob
     for index, name in enumerate(profile.doubtful):
         if not _doubt(profile, name):
             found.append(document.problem(("doubtful", index), "must name a quantity that states its relative_std", name))
+    found += _range_problems(profile, document)
     if not profile.peak_flops_per_s.keys() & {"bf16", "fp16", "fp32"}:
         found.append(Problem(document.where(("peak_flops_per_s",)), "peak_flops_per_s", "must hold bf16, fp16 or fp32"))
     return found

@@ -38,10 +38,10 @@ from simulator.speculation import (
     self_draft,
     tokenizer_problem,
 )
-from simulator.workload import usual_lengths
+from simulator.workload import MAX_TOKENS, usual_lengths
 
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(ge=1e-9, le=1e9)]
+Count = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Rates = tuple[Annotated[float, Field(ge=0, le=1)], ...]
 DEFAULT_CONTEXT = 1024
 MEMORY_UTILIZATION = 0.9
@@ -210,6 +210,8 @@ def _predict_row(row: dict[str, Any], document: Document) -> Prediction:
         return _answered(check(OperatingPoint, document), document)
     except SpecError as error:
         return Prediction(str(row.get("id", "")), "unsupported", "; ".join(str(error).splitlines()))
+    except ArithmeticError as error:
+        return Prediction(str(row.get("id", "")), "unsupported", f"a number is too large or too small to compute with: {error}")
 
 
 def as_row(prediction: Prediction) -> dict[str, Any]:

@@ -38,16 +38,21 @@ def file_of(kind: str, name: str) -> Path | None:
     """The file that `name` means: a path that exists, or the id of a shipped file (case and ``-``/``_`` are ignored)."""
     if name.endswith((".yaml", ".yml")) or "/" in name:
         path = Path(name)
-        try:
-            if path.is_file():
-                return path
-        except OSError:  # longer than the file system allows
-            return None
+        if is_file(path):
+            return path
     wanted = name.casefold().replace("-", "_").removesuffix(".yaml")
     for known in ids(kind):
         if known.casefold() == wanted:
             return folder(kind) / f"{known}.yaml"
     return None
+
+
+def is_file(path: Path) -> bool:
+    """Whether the path is a file; False for names longer than the file system allows."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def normalised(name: str) -> str:

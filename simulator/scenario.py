@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Discriminator, Field, Tag
 
 from simulator import resources
-from simulator.acceptance import AcceptanceSpec, ResolvedAcceptance, resolve_acceptance
+from simulator.acceptance import AcceptanceSpec, ResolvedAcceptance, read_profile, resolve_acceptance
 from simulator.architecture import ModelArchitecture, find_model
 from simulator.cost.deployment import Deployment
 from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
@@ -268,12 +268,24 @@ class _Resolver:
                 self.document.problem(("acceptance",), "must be left out without speculation: it would change nothing")
             )
             return
+        if self._profile_of_another_method(spec, speculation.method):
+            return
         for gamma in speculation.gammas:
             resolved = self._attempt(lambda gamma=gamma: _resolved(spec, self.document, gamma, speculation.gammas))  # type: ignore[misc]
             if resolved is None:
                 return
             notes = (*resolved.warnings, *([resolved.law.note] if resolved.law.note else []))
             self.warnings += [note for note in notes if note not in self.warnings]
+
+    def _profile_of_another_method(self, spec: AcceptanceSpec, method: str) -> bool:
+        """Whether the acceptance profile was measured for another way of drafting, which says nothing of this one."""
+        path = resources.file_of("acceptance", spec.profile) if spec.profile is not None else None
+        profile = self._attempt(lambda: read_profile(path)) if path is not None else None
+        if profile is None or profile.spec.method == method:
+            return False
+        must = f"must be a profile measured for method {method} ({spec.profile} is for {profile.spec.method})"
+        self.problems.append(self.document.problem(("acceptance", "profile"), must))
+        return True
 
     def _between_models(self, target: ModelArchitecture | None, drafter: ModelArchitecture | None) -> Iterator[Problem]:
         """Target and drafter must share a vocabulary, γ must fit the drafter, and heads must divide over devices."""

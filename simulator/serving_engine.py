@@ -7,10 +7,11 @@ per sequence, all-reduce kind, batching rules and memory it keeps for itself.
 from __future__ import annotations
 
 import bisect
+import re
 from functools import cache
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from simulator import resources
 from simulator.hardware import AllReduceKind, Hardware, Kind, Quantity
@@ -25,7 +26,7 @@ class GraphLadder(Spec):
 
     listed: tuple[Count, ...]
     step: Count
-    largest: Count
+    largest: Annotated[int, Field(ge=1, le=65536)]
 
     def sizes(self) -> tuple[int, ...]:
         return tuple(sorted({*self.listed, *range(self.step, self.largest + 1, self.step)}))
@@ -91,6 +92,18 @@ class ServingEngine(Spec):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)]
     reserved_bytes: Quantity
     sources: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _complete(self) -> ServingEngine:
+        wrong = []
+        if "default" not in self.draft_step_overhead_s:
+            wrong.append("draft_step_overhead_s must hold default, for methods that it does not name")
+        versions = [rule.from_compute_capability for rule in self.attention]
+        if not all(re.fullmatch(r"[0-9]+(\.[0-9]+)*", version) for version in versions) or "0" not in versions:
+            wrong.append('attention must hold a rule from_compute_capability "0", and others from versions such as "9.0"')
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
 
     def attention_regime(self, hardware: Hardware) -> AttentionRegime:
         """The kernel that serves several query rows per sequence on this device."""

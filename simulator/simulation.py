@@ -43,6 +43,7 @@ SATURATION_SPANS = 10
 OVERLOAD = 1.5
 # Gains this close are taken as equal, and the smaller γ is preferred: it takes less memory and fewer rows.
 TIE = 0.03
+LEAST_EFFECT = 0.005
 # From fewer requests than this no interval is made: the gain is "close", whatever it is.
 FEWEST_REQUESTS = 20
 Verdict = Literal["win", "lose", "close"]
@@ -356,6 +357,9 @@ def _compare(server: _Server, plain: Variant, variant: Variant, requests: tuple[
         plain.result, variant.result, server.run(requests, round_scale=spread), server.run(requests, round_scale=1 / spread)
     )
     metric, judged = _judged(server.scenario, runs)
+    verdict: Verdict = "close" if judged is None else _verdict(judged)
+    if judged is None:
+        metric, verdict = _unjudged(metric, plain.summary, variant.summary)
     e2e = runs.gain(lambda record: record.e2e_latency_s)
     assert e2e is not None  # both runs served the same requests, and some
     tokens = variant.summary.output_tokens_per_s / plain.summary.output_tokens_per_s
@@ -367,8 +371,7 @@ def _compare(server: _Server, plain: Variant, variant: Variant, requests: tuple[
     doubt = math.hypot(log_std * (1 - full.prefill_share), full.log_std, empty.log_std)
     capacity = Estimate.lognormal(full.per_s / empty.per_s, doubt)
     return Comparison(
-        variant=variant, metric=metric if judged else f"mean end-to-end latency (no {metric} to compare)", gain=judged or e2e,
-        verdict=_verdict(judged or e2e),
+        variant=variant, metric=metric, gain=judged or e2e, verdict=verdict,
         tpot=runs.gain(lambda record: record.tpot_s), e2e=e2e, goodput=goodput, output_tokens=tokens, capacity=capacity,
         batch=batch, context=context, round=cost, r=Estimate.lognormal(cost.r, log_std), mean_acceptance_length=tau,
         break_even_acceptance_rate=pricer.base.break_even_rate(gamma, batch, context, proposal_rate),
@@ -386,6 +389,18 @@ def _judged(scenario: Scenario, runs: _Runs) -> tuple[str, Estimate | None]:
     if arrivals.users:
         return "output tokens per second", turns
     return "mean time per output token", runs.gain(lambda record: record.tpot_s)
+
+
+def _unjudged(metric: str, plain: Summary, speculative: Summary) -> tuple[str, Verdict]:
+    """(what is shown instead, verdict) where one of the two runs has nothing of the metric."""
+    latency = "mean end-to-end latency"
+    before, after = plain.goodput_per_s or 0.0, speculative.goodput_per_s or 0.0
+    if metric != "goodput":
+        return f"{latency} (no {metric} to compare)", "close"
+    if before == after == 0:
+        return f"{latency} (no request of either run meets the service level)", "close"
+    change = f"rises from none to {after:.3g}" if after > 0 else f"falls from {before:.3g} to none"
+    return f"{latency} (goodput {change} requests per second)", "win" if after > 0 else "lose"
 
 
 def _product(first: Estimate | None, second: Estimate | None) -> Estimate | None:
@@ -412,7 +427,8 @@ def _turn_s(record: RequestRecord, think_s: float) -> float | None:
 
 
 def _verdict(gain: Estimate) -> Verdict:
-    return "win" if gain.low > 1 else "lose" if gain.high < 1 else "close"
+    """Certain, and of at least half a per cent."""
+    return "win" if gain.low > 1 + LEAST_EFFECT else "lose" if gain.high < 1 - LEAST_EFFECT else "close"
 
 
 def _proposal_rate(variant: Variant) -> float:

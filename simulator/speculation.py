@@ -68,6 +68,8 @@ class Speculation(Spec):
             raise ValueError("draft_kv_tokens goes with method sparse_kv only")
         if self.heterogeneous_vocabulary and self.method != "draft_model":
             raise ValueError("heterogeneous_vocabulary applies to method draft_model only")
+        if self.by_batch is not None and not any(gamma for _, _, gamma in self.by_batch):
+            raise ValueError("by_batch must draft somewhere: every entry has 0 tokens (method none is no speculation)")
         for first, last, gamma in self.by_batch or ():
             if not (1 <= first <= last and 0 <= gamma <= 64):
                 raise ValueError(

@@ -70,3 +70,10 @@ def test_flash_decoding_stacks_with_speculation_and_decides_the_sign_at_long_con
     r = {name: {(p.batch, p.context_tokens): p.r for p in answer.points} for name, answer in (("walk", walk), ("split", split))}
     assert r["walk"][1, 32768] > tau > r["split"][1, 32768]
     assert r["walk"][1, 512] < tau
+
+
+def test_the_workloads_own_context_is_what_its_tokens_see():
+    from simulator.questions.break_even import own_context
+    from tests.test_simulation import workload
+
+    assert own_context(scenario(workload=workload(prompt=1000, output=200, rate_per_s=1.0))) == 1100

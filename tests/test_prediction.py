@@ -295,3 +295,32 @@ def test_columns_and_arguments_may_be_spelt_as_the_flags_and_rows_without_id_are
 def test_a_plain_step_measured_far_from_the_model_never_makes_a_round_cheaper_than_a_step():
     base = answer(engine="generic")
     assert answer(engine="generic", plain_step_s=8 * base.plain_step_s).r >= 1.0
+
+
+def test_one_output_token_is_all_prefill_and_the_drafts_own_makes_it_slower():
+    found = [answer(mean_acceptance_length=tau, context_len=None, prompt_len=4000, output_len=1).speedup for tau in (1.0, 3.5)]
+    assert found[0] == found[1] < 1
+
+
+def test_the_mean_context_is_the_prompt_and_half_the_output():
+    by_lengths = answer(context_len=None, prompt_len=6000, output_len=4000)
+    assert by_lengths.r == pytest.approx(answer(context_len=8000).r)
+
+
+def test_a_round_that_costs_one_step_breaks_even_at_no_acceptance():
+    assert theory.break_even_acceptance_rate(1.0, 3) == 0.0
+
+
+def test_numbers_beyond_reason_spoil_one_row_and_not_the_table(tmp_path):
+    path = tmp_path / "cases.csv"
+    row = "{name},h100_sxm,llama-3.1-8b,eagle3,3,{batch},{context}\n"
+    header = "id,hardware,target,method,num_speculative_tokens,batch,context_len\n"
+    rows = [("a", 1, 512), ("b", "1" + "0" * 350, 512), ("c", 1, "1" + "0" * 307)]
+    path.write_text(header + "".join(row.format(name=n, batch=b, context=c) for n, b, c in rows))
+    assert [found.status for found in predict_table(path)] == ["ok", "unsupported", "unsupported"]
+    path.write_text(
+        header
+        + row.format(name="a", batch=1, context=512)
+        + row.format(name="x", batch=1, context=5).replace("llama-3.1-8b", "y" * 3000 + ".yaml")
+    )
+    assert [found.status for found in predict_table(path)] == ["ok", "unsupported"]

@@ -151,6 +151,10 @@ def test_every_mistake_of_a_file_is_reported_at_once():
         ({"hardware": "{base: a100_sxm_80gb, flops_fraction: {fp8: 0.5}}"}, "must be a type this device computes in"),
         ({"hardware": "[1]"}, "hardware"),
         ({"engine": ""}, "engine: must be given"),
+        ({"acceptance": "{profile: llama31_8b_ngram_edits}"}, "must be a profile measured for method eagle3"),
+        ({"speculation": "{method: eagle3, by_batch: [[1, 10, 0]]}"}, "must draft somewhere"),
+        ({"target": "{model: " + "x" * 300 + ".yaml}"}, "must be a known target model"),
+        ({"hardware": "{base: h100_sxm, memory_bandwidth_bytes_per_s: 1e-300}"}, "must be at least"),
         ({"service_level": "{}"}, "at least one limit"),
     ],
 )  # fmt: skip

@@ -132,8 +132,14 @@ def test_a_service_level_judges_goodput():
 
 def test_a_service_level_that_nobody_meets_is_said():
     comparison = simulate(scenario(service_level={"e2e_p99_s": 0.001})).comparisons[0]
-    assert "no goodput to compare" in comparison.metric
-    assert comparison.gain == comparison.e2e
+    assert "no request of either run meets" in comparison.metric
+    assert comparison.verdict == "close"
+
+
+def test_a_service_level_met_only_with_speculation_is_a_win_whatever_latency_does():
+    comparison = simulate(scenario(service_level={"tpot_p99_s": 0.0055}, workload=workload(rate_per_s=3.0))).comparisons[0]
+    assert "rises from none" in comparison.metric
+    assert comparison.verdict == "win"
 
 
 def test_acceptance_left_open_runs_both_ends_of_a_sourced_band():
@@ -228,7 +234,7 @@ BINDING = {
     "speculation.by_batch": ({}, {"speculation": {"method": "eagle3", "drafter": BASE["speculation"]["drafter"], "by_batch": [[1, 2, 3]]}}),
     "acceptance.acceptance_rate": ({}, {"acceptance": {"acceptance_rate": 0.6}}),
     "acceptance.profile": ({}, {"acceptance": {"profile": "llama31_8b_eagle3_mtbench"}}),
-    "acceptance.domain": ({"acceptance": {"profile": "qwen3_8_27b_mtp_domains"}}, {"acceptance": {"profile": "qwen3_8_27b_mtp_domains", "domain": "code"}}),
+    "acceptance.domain": ({**HYBRID, "acceptance": {"profile": "qwen3_8_27b_mtp_domains"}}, {**HYBRID, "acceptance": {"profile": "qwen3_8_27b_mtp_domains", "domain": "code"}}),
     "acceptance.conditional_acceptance_rates": ({}, {"acceptance": {"conditional_acceptance_rates": [0.9, 0.5, 0.4]}}),
     "acceptance.acceptance_rates_per_position": ({}, {"acceptance": {"acceptance_rates_per_position": [0.9, 0.5, 0.4]}}),
     "acceptance.mean_acceptance_length": ({}, {"acceptance": {"mean_acceptance_length": 2.0}}),
@@ -364,3 +370,41 @@ def test_what_reading_a_trace_had_to_change_is_said(tmp_path):
     loaded = scenario(workload={"arrivals": {"process": "trace"}, "requests": {"trace": str(path)}})
     assert len(loaded.source) == 2
     assert len(loaded.warnings) >= 2
+
+
+def test_the_interval_of_a_run_without_chance_is_that_of_r():
+    """One user, drafts never accepted, equal requests: requests bring no doubt, so only R's is left."""
+    never = scenario(acceptance={"acceptance_rate": 0.0}, workload=workload("closed_loop", users=1, requests=30, output=150))
+    comparison = simulate(never).comparisons[0]
+    assert comparison.tpot.low == pytest.approx(1 / comparison.r.high, rel=0.02)
+    assert comparison.tpot.high == pytest.approx(1 / comparison.r.low, rel=0.02)
+
+
+def test_thinking_users_see_less_of_a_gain_in_tokens_per_second():
+    busy, thinking = (
+        simulate(scenario(workload=workload("closed_loop", users=2, requests=60, think_time_s=think))).comparisons[0].gain.value
+        for think in (0.0, 5.0)
+    )
+    assert busy > 1.5
+    assert 1 < thinking < 1.1
+
+
+def test_only_drafters_with_a_cache_keep_slots_ahead():
+    from simulator.simulation import batching_rules
+
+    head, lookup = scenario(), scenario(speculation={"method": "ngram", "num_speculative_tokens": 3})
+    assert [batching_rules(s, s.deployment).lookahead_slots(3) for s in (head, lookup)] == [3, 0]
+    assert batching_rules(head, head.deployment).lookahead_slots(0) == 0
+
+
+def test_a_lone_mean_acceptance_length_holds_at_the_largest_gamma_and_the_others_follow():
+    loaded = scenario(
+        acceptance={"mean_acceptance_length": 2.8}, speculation={**BASE["speculation"], "num_speculative_tokens": [1, 3]}
+    )
+    assert loaded.acceptance(3).law.mean_acceptance_length(3) == pytest.approx(2.8)
+    assert 1 < loaded.acceptance(1).law.mean_acceptance_length(1) < 2
+
+
+def test_a_one_token_answer_meets_any_limit_on_time_per_token():
+    short = scenario(service_level={"tpot_p99_s": 1e-6}, workload=workload(requests=60, output=1, rate_per_s=8.0))
+    assert simulate(short).plain.summary.good_fraction == 1.0

@@ -76,7 +76,7 @@ class _Place:
         """The file `name` means, next to the document or in the working folder."""
         paths = (Path(self.document.source).parent / name, Path(name))
         try:
-            return next((path for path in paths if path.is_file()), None)
+            return next((path for path in paths if resources.is_file(path)), None)
         except OSError:  # such as a name longer than the file system takes
             return None
 

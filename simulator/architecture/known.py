@@ -50,7 +50,7 @@ def find_model(name: str, where: str = "", key: str = "model", noun: str = "mode
 
     Raises `SpecError`.
     """
-    if name.endswith((".yaml", ".yml")) and Path(name).is_file():
+    if name.endswith((".yaml", ".yml")) and resources.is_file(Path(name)):
         document = load_yaml(name)
         model: ModelArchitecture = check(ModelArchitecture, document)
         problems = model_problems(model, document)
@@ -66,4 +66,5 @@ def find_model(name: str, where: str = "", key: str = "model", noun: str = "mode
     why = unsupported().get(resources.normalised(name))
     if why is not None:
         raise SpecError([Problem(where, key, f"must be a model that can be priced: {name} has {why}")])
-    raise resources.unknown(where, key, noun, name, [model.name for model in dict.fromkeys(models().values())])
+    spellings = [spelling for model in dict.fromkeys(models().values()) for spelling in (model.name, *model.aliases)]
+    raise resources.unknown(where, key, noun, name, spellings)

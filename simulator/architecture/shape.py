@@ -13,7 +13,7 @@ from simulator.architecture.layers import LayerGroup, Matrices, has_experts, lay
 from simulator.number_format import FORMATS
 from simulator.spec import Spec
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**13)]
 Amount = Annotated[int, Field(ge=0)]
 # Bytes of one stored number.
 DTYPE_BYTES = {name: each.bytes for name, each in FORMATS.items()}
@@ -47,7 +47,7 @@ class ModelArchitecture(Spec):
     family: str
     tokenizer: str | None = None
     base_model: str | None = None
-    hidden_size: Count
+    hidden_size: Annotated[int, Field(ge=1, le=10**6)]
     num_hidden_layers: Amount
     num_attention_heads: Amount = 0
     num_key_value_heads: Amount = 0

@@ -98,10 +98,32 @@ class StepPricer:
         window = self.target.window
         plain = self._pass_terms(uniform_pass(sequences, 1, context, window), speculative=False)
         tree = self.drafter.tree
-        rows = tree.nodes if tree is not None else 1 + gamma * proposal_rate
-        verify = self._pass_terms(uniform_pass(sequences, rows, context, window), speculative=True)
+        if tree is not None:
+            verify = self._pass_terms(uniform_pass(sequences, tree.nodes, context, window), speculative=True)
+        else:
+            verify = self._verified(gamma, sequences, context, proposal_rate, plain)
         draft = drafting_terms(self.drafter, gamma, sequences, sequences * context)
         return RoundCost(gamma, tuple(draft), tuple(verify), tuple(plain))
+
+    def _verified(
+        self, gamma: int, sequences: int, context: float, proposal_rate: float, plain: list[CostTerm]
+    ) -> list[CostTerm]:
+        """Verification, on average over steps: those in which nobody has a proposal are plain steps."""
+        some = 1 - (1 - proposal_rate) ** sequences
+        if some == 0:
+            return plain
+        rows = 1 + gamma * proposal_rate / some
+        asked = uniform_pass(sequences, rows, context, self.target.window)
+        verify = self._pass_terms(asked, speculative=True)
+        if some == 1:
+            return verify
+        missing = {term.name: term for term in plain}
+        blended = [
+            CostTerm(t.name, some * t.seconds + (1 - some) * (missing[t.name].seconds if t.name in missing else 0.0), t.bound)
+            for t in verify
+        ]
+        only_plain = missing.keys() - {term.name for term in verify}
+        return blended + [CostTerm(name, (1 - some) * missing[name].seconds, missing[name].bound) for name in sorted(only_plain)]
 
     def with_full_acceptance_rate(self, rate: float) -> StepPricer:
         """The same where `rate` of the rounds accept every draft."""

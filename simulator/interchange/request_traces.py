@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from simulator import resources
 from simulator.spec import Problem, SpecError, nearest, shown
 from simulator.workload import MAX_TOKENS, Floats, ProfileArrivals, RequestTrace, WorkloadProfile, load_workload_profile
 
@@ -49,7 +50,7 @@ def request_source(
     `where` and `key` say whose mistake an unknown name is.
     """
     for path in (Path(name), (base or Path()) / name):
-        if path.is_file():
+        if resources.is_file(path):
             profile = path.suffix in (".yaml", ".yml")
             return load_workload_profile(str(path), where, key) if profile else read_request_trace(path)
     if "/" in name or Path(name).suffix in (".csv", ".jsonl", ".json", ".yml"):
