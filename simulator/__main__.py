@@ -11,10 +11,10 @@ import re
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from pydantic import Field
@@ -25,10 +25,11 @@ from rich.text import Text
 from simulator.spec import Document, Problem, Spec, SpecError, check, nearest, plain_scalar
 
 if TYPE_CHECKING:
-    from simulator.prediction import Prediction
+    from simulator.prediction import OperatingPoint, Prediction
     from simulator.questions.break_even import BreakEven
     from simulator.simulation import Progress
 
+T = TypeVar("T")
 app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -124,14 +125,7 @@ def predict(
         return
     if out is not None:
         raise SpecError([Problem("--out", "", "goes with --table only")])
-    document = _flags_document(given, prediction.FLAGS)
-    point = check(prediction.OperatingPoint, document)
-    try:
-        answer = prediction.predict_document(point, document)
-    except prediction.UnknownNameError as unknown:
-        raise unknown.error from None
-    except prediction.UnsupportedError as reason:
-        raise SpecError([Problem("", "", str(reason))]) from None
+    answer = _at_point(given, prediction.predict_document)
     if as_json:
         _print_json({"schema_version": 1, **_prediction_json(answer)})
     else:
@@ -186,7 +180,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Why: one round beside one plain step, term by term; R against τ; what is unsure; what would flip the sign."""
-    from simulator import prediction, reports
+    from simulator import reports
     from simulator.questions import explanation
     from simulator.scenario import load_scenario
 
@@ -203,14 +197,7 @@ def explain(
         asked = check(_Point, Document("", {name: plain_scalar(text) for name, text in given.items()}))
         answer = explanation.explain(loaded, gamma, asked.batch, asked.context_len)
     else:
-        document = _flags_document(given, prediction.FLAGS)
-        point = check(prediction.OperatingPoint, document)
-        try:
-            answer = explanation.explain_point(point, document)
-        except prediction.UnknownNameError as unknown:
-            raise unknown.error from None
-        except prediction.UnsupportedError as reason:
-            raise SpecError([Problem("", "", str(reason))]) from None
+        answer = _at_point(given, explanation.explain_point)
     if as_json:
         _print_json(reports.explanation_summary(answer))
         return
@@ -264,6 +251,20 @@ def schema(as_json: AsJson = False) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------- predict
+
+
+def _at_point(given: dict[str, Any], answer: Callable[[OperatingPoint, Document], T]) -> T:
+    """The answer at the operating point that flags describe; what cannot be answered is a user's mistake."""
+    from simulator import prediction
+
+    document = _flags_document(given, prediction.FLAGS)
+    point = check(prediction.OperatingPoint, document)
+    try:
+        return answer(point, document)
+    except prediction.UnknownNameError as unknown:
+        raise unknown.error from None
+    except prediction.UnsupportedError as reason:
+        raise SpecError([Problem("", "", str(reason))]) from None
 
 
 def _flags_document(given: dict[str, Any], flags: dict[str, str]) -> Document:

@@ -420,13 +420,11 @@ def _shape(point: OperatingPoint, document: Document) -> tuple[int, Tree | None]
         except ValueError:
             must = "must be such as steps=5,topk=4,draft_tokens=8, nodes=60,depth=5 or nodes=64"
             raise SpecError([document.problem(("tree_shape",), must, point.tree_shape)]) from None
-        if tree is not None:
-            if point.method not in TREE_METHODS:
-                raise UnsupportedError(f"draft trees are priced for {', '.join(TREE_METHODS)}, not for {point.method}")
-            return tree.steps, tree
-        given = dict(part.split("=", 1) for part in point.tree_shape.replace(" ", "").split(","))
-        chain = int(given["steps"]) if "steps" in given else int(given.get("draft_tokens", given.get("nodes", "2"))) - 1
-        return point.num_speculative_tokens or chain, None
+        if tree.is_chain:
+            return point.num_speculative_tokens or tree.steps, None
+        if point.method not in TREE_METHODS:
+            raise UnsupportedError(f"draft trees are priced for {', '.join(TREE_METHODS)}, not for {point.method}")
+        return tree.steps, tree
     if point.num_speculative_tokens is None:
         raise SpecError([document.problem(("num_speculative_tokens",), "must be given")])
     return point.num_speculative_tokens, None

@@ -185,6 +185,7 @@ class _Resolver:
         limits = self._limits(engine, target)
         self._collect(self._memory_problems(deployment, limits))
         self._draft_window_warning(drafter, limits)
+        self._mtp_depth_warning(target)
         name = Path(self.document.source).stem
         file = ScenarioFile.model_construct(**self.sections)
         return Scenario(name, self.document, file, deployment, limits, source, tuple(self.warnings))
@@ -286,6 +287,17 @@ class _Resolver:
         must = f"must be a profile measured for method {method} ({spec.profile} is for {profile.spec.method})"
         self.problems.append(self.document.problem(("acceptance", "profile"), must))
         return True
+
+    def _mtp_depth_warning(self, target: ModelArchitecture | None) -> None:
+        """Beyond the depth a target was trained with, its last module is used again, and accepts less."""
+        speculation: Speculation | None = self.sections.get("speculation")
+        if target is None or speculation is None or speculation.method != "mtp":
+            return
+        depth = target.num_nextn_predict_layers
+        if depth and speculation.gammas and max(speculation.gammas) > depth:
+            self.warnings.append(
+                f"{target.name} has {depth} MTP module(s): beyond γ = {depth} the last is used again and accepts less"
+            )
 
     def _between_models(self, target: ModelArchitecture | None, drafter: ModelArchitecture | None) -> Iterator[Problem]:
         """Target and drafter must share a vocabulary, γ must fit the drafter, and heads must divide over devices."""

@@ -95,34 +95,42 @@ class Speculation(Spec):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A draft tree. nodes: rows verified per sequence, root included. steps: draft passes. width: rows of each later pass."""
+    """A draft tree. nodes: rows verified per sequence, root included. steps: draft passes. width: rows of each later pass, 1 in
+    a chain."""
 
     nodes: int
     steps: int
     width: int
 
+    @property
+    def is_chain(self) -> bool:
+        return self.width == 1
 
-def read_tree(text: str) -> Tree | None:
-    """A tree as people write it, or None for a chain: ``steps=5,topk=4,draft_tokens=8`` (SGLang: root counted),
-    ``nodes=60,depth=5`` or ``nodes=64``. Where depth or width is not said, EAGLE-2's five steps of ten are taken.
 
+def read_tree(text: str) -> Tree:
+    """A tree as people write it: ``steps=5,topk=4,draft_tokens=8`` (SGLang: root counted), ``nodes=60,depth=5`` or ``nodes=64``.
+
+    Where depth or width is not said, EAGLE-2's five steps of ten are taken. ``topk=1`` is a chain, of one node more than steps.
     Raises ValueError for what is no tree.
 
-    >>> read_tree("steps=5,topk=4,draft_tokens=8"), read_tree("steps=3,topk=1,draft_tokens=4")
-    (Tree(nodes=8, steps=5, width=4), None)
+    >>> read_tree("steps=5,topk=4,draft_tokens=8"), read_tree("steps=3,topk=1")
+    (Tree(nodes=8, steps=5, width=4), Tree(nodes=4, steps=3, width=1))
     """
     given = {}
     for part in text.replace(" ", "").split(","):
         name, _, value = part.partition("=")
         given[name] = int(value)
-    unknown = given.keys() - {"steps", "topk", "draft_tokens", "nodes", "depth"}
-    nodes = given.get("nodes", given.get("draft_tokens", 0))
-    if unknown or nodes < 2 or min(given.values()) < 1:
+    nodes = given.get("nodes", given.get("draft_tokens"))
+    steps = given.get("steps", given.get("depth"))
+    chain = given.get("topk") == 1
+    if chain:
+        steps = steps or (nodes or 0) - 1
+        nodes = nodes or steps + 1
+    if given.keys() - {"steps", "topk", "draft_tokens", "nodes", "depth"} or not nodes or nodes < 2 or min(given.values()) < 1:
         raise ValueError(text)
-    if given.get("topk") == 1:
-        return None
-    steps = given.get("steps", given.get("depth", 5))
-    return Tree(nodes, steps, min(given.get("topk", 10), nodes))
+    if chain and nodes != (steps or 0) + 1:
+        raise ValueError(text)
+    return Tree(nodes, steps or 5, 1 if chain else min(given.get("topk", 10), nodes))
 
 
 def built_head(target: ModelArchitecture, method: str, gamma: int) -> ModelArchitecture:

@@ -654,3 +654,26 @@ def test_equal_mixture_weighs_rounds_not_requests() -> None:
     law = equal_mixture([IndependentAcceptance(1.0), IndependentAcceptance(0.0)])
     assert law.mean_acceptance_length(1) == pytest.approx(4 / 3)  # 2 and 1 tokens per round: 1 round against 2
     assert law.conditional_rates(1)[0] == pytest.approx(1 / 3)
+
+
+def test_the_replayed_path_has_the_exact_joint_law_of_rounds() -> None:
+    """Frequencies of `TraceAcceptance.path` over two rounds against products of a_t, for fractional a_t: the replay itself."""
+    rates = [0.5, 0.3, 0.8, 0.6, 0.9, 0.4, 0.7, 0.2]
+    trace = TraceAcceptance(np.array(rates), np.array([len(rates)]))
+    count, gamma = 6000, 2
+
+    def first_accepted(start: int, accepted: int) -> float:
+        run = float(np.prod(rates[start : start + accepted]))
+        return run if accepted == gamma else run * (1 - rates[start + accepted])
+
+    seen: dict[tuple[int, int], int] = {}
+    for request_id in range(count):
+        path = trace.path(request_id, len(rates), seed=3)
+        one = path.accepted(1, gamma)
+        two = path.accepted(1 + one + 1, gamma)
+        seen[one, two] = seen.get((one, two), 0) + 1
+    for one in range(gamma + 1):
+        for two in range(gamma + 1):
+            expected = first_accepted(1, one) * first_accepted(1 + one + 1, two)
+            error = math.sqrt(expected * (1 - expected) / count)
+            assert abs(seen.get((one, two), 0) / count - expected) < 4.5 * error

@@ -277,3 +277,19 @@ def test_relative_trace_paths_are_taken_from_the_scenarios_folder(tmp_path):
     path.write_text(BASE[: BASE.index("workload:")] + workload.replace("mine", "none"))
     with pytest.raises(SpecError, match="must be the path of a file that exists"):
         load_scenario(Path(path))
+
+
+def test_mtp_beyond_the_trained_depth_is_said():
+    deepseek = {
+        "target": "{model: deepseek-ai/DeepSeek-V3, weights: fp8}",
+        "hardware": "h200_sxm",
+        "parallel": "{tensor_parallel_size: 8}",
+    }
+    said = [
+        any(
+            "MTP module" in w
+            for w in scenario(**deepseek, speculation=f"{{method: mtp, num_speculative_tokens: {gamma}}}").warnings
+        )
+        for gamma in (1, 2)
+    ]
+    assert said == [False, True]

@@ -84,19 +84,6 @@ class ForwardPass:
     logit_rows: int = 0
 
 
-def decode_pass(
-    contexts: Sequence[float], rows_per_sequence: int, window: int | None, prefill: tuple[tuple[int, int], ...] = ()
-) -> ForwardPass:
-    """Every sequence decodes with `rows_per_sequence` rows, all of which get logits.
-
-    >>> decode_pass([100, 300], 4, None).rows
-    8
-    """
-    rows = len(contexts) * rows_per_sequence
-    windowed = sum(min(context, window) for context in contexts) if window else sum(contexts)
-    return ForwardPass(len(contexts), rows, sum(contexts), windowed, max(contexts, default=0), prefill, rows)
-
-
 def uniform_pass(sequences: int, rows_per_sequence: float, context: float, window: int | None) -> ForwardPass:
     """`sequences` of equal context; `rows_per_sequence` may be an average."""
     rows = round(sequences * rows_per_sequence)
