@@ -37,7 +37,7 @@ def test_setup_commands_are_the_documented_ones_and_ci_runs_the_test_command():
         run
         == "python3 -m venv .venv && .venv/bin/pip install -e . && .venv/bin/python -m simulator run scenarios/quickstart.yaml"
     )
-    assert check == 'python3 -m venv .venv && .venv/bin/pip install -e ".[dev]" && ./check'
+    assert check == 'python3 -m venv .venv && .venv/bin/pip install -e ".[dev,calibrate]" && ./check'
     assert check.replace("pip install", "pip install --quiet") in (ROOT / ".ci" / "run").read_text()
 
 
