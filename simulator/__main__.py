@@ -219,6 +219,45 @@ class _Point(Spec):
     context_len: Annotated[int, Field(ge=1)] | None = None
 
 
+@app.command("import")
+def import_runs(
+    files: Annotated[list[Path], typer.Argument(help="Benchmark results, logs or metrics pages; or a folder of a sweep.")],
+    format: Annotated[str | None, typer.Option("--as", help="The format, where it is not recognised.")] = None,
+    num_speculative_tokens: Annotated[int | None, typer.Option(min=1, max=64, help="γ, where the file does not hold it.")] = None,
+    draft_tokens: Annotated[int | None, typer.Option(min=2, max=1024, help="SGLang's draft tokens, the root counted.")] = None,
+    method: Annotated[str | None, typer.Option(help="How it drafted.")] = None,
+    target: Annotated[str | None, typer.Option(help="Target model, where the file does not hold it.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="Drafter.")] = None,
+    hardware: Annotated[str | None, typer.Option(help="Device.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine profile.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Type of the target's weights.")] = None,
+    tensor_parallel_size: Annotated[int | None, typer.Option(min=1, max=64)] = None,
+    sampler: Annotated[str | None, typer.Option(help="Such as 'temperature 0.7'.")] = None,
+    prompts: Annotated[str | None, typer.Option(help="What was asked, such as MT-Bench.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for measured.yaml, acceptance.yaml, scenario.yaml.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read what an engine measured: acceptance, latencies and traffic, each number with its field and conversion."""
+    from simulator import reports
+    from simulator.interchange.detection import read_runs
+    from simulator.interchange.imported import Settings
+
+    runs = read_runs(files, format, num_speculative_tokens, draft_tokens)
+    settings = Settings(hardware, engine, target, drafter, method, precision, tensor_parallel_size, sampler, prompts)
+    written, left_out = reports.write_import(runs, settings, out) if out is not None else ((), [])
+    if as_json:
+        _print_json(reports.import_summary(runs))
+        return
+    console = _console()
+    for each in runs:
+        _print_sentence(console, reports.import_sentence(each), "bold")
+        _print_table(console, reports.IMPORT_HEADER, reports.import_rows(each))
+        _print_notes(console, [], each.notes)
+    for path in written:
+        console.print(f"written: {path}")
+    _print_notes(console, [f"not written: {each}" for each in left_out], [])
+
+
 @app.command("list")
 def list_known(
     kind: Annotated[str | None, typer.Argument(help="hardware, engine, model, acceptance, workload or scenario.")] = None,

@@ -1,0 +1,220 @@
+"""Imported runs as files of this project: measured points, an acceptance profile, a request trace, a scenario.
+
+What an engine's file does not hold (device, method, γ, …) is asked for and never guessed: `Settings` are the user's words.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median, quantiles
+from typing import Any
+
+import yaml
+
+from simulator.interchange.observed import ObservedRun
+from simulator.interchange.request_traces import GENERIC
+from simulator.spec import Problem, SpecError
+
+SCHEMA_VERSION = 1
+_FEWEST_LENGTHS = 10  # requests from which a median and a 90th percentile say more than a mean
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user says of the runs, in the words of a scenario."""
+
+    hardware: str | None = None
+    engine: str | None = None
+    target: str | None = None
+    drafter: str | None = None
+    method: str | None = None
+    precision: str | None = None
+    tensor_parallel_size: int | None = None
+    sampler: str | None = None
+    prompts: str | None = None
+
+
+def measured(runs: Sequence[ObservedRun], settings: Settings) -> str:
+    """The text of a file of measured points, each number with its field and conversion."""
+    given = {key: value for key, value in asdict(settings).items() if value is not None}
+    document: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+    if given:
+        document["settings"] = given
+    document["runs"] = [_run(run) for run in runs]
+    return "# Imported by specsim: values in SI units, each with the field it came from.\n" + _yaml(document)
+
+
+def _run(run: ObservedRun) -> dict[str, Any]:
+    readings = {
+        name: {"value": _plain(reading.value), "field": reading.field, "conversion": reading.conversion}
+        for name, reading in sorted(run.readings.items())
+    }
+    if run.counters is not None:
+        counts = run.counters
+        readings["counters"] = {
+            "value": {
+                "drafts": counts.drafts,
+                "draft_tokens": counts.draft_tokens,
+                "accepted_tokens": counts.accepted_tokens,
+                "rounds_without_draft": counts.rounds_without_draft,
+            },
+            "field": "the engine's counters",
+            "conversion": "as counted",
+        }
+    row: dict[str, Any] = {"format": run.format, "where": run.where, "readings": readings}
+    if run.notes:
+        row["notes"] = list(run.notes)
+    return row
+
+
+def acceptance_profile(run: ObservedRun, settings: Settings) -> str:
+    """The text of an acceptance profile. Raises `SpecError` where the method, the target or γ is not known."""
+    missing = [name for name in ("method", "target") if _known(run, settings, name) is None]
+    gamma, rates = run.value("num_speculative_tokens"), run.value("acceptance_rates_per_position")
+    if rates is None and gamma is None:
+        missing.append("num-speculative-tokens")
+    if missing:
+        must = "must be given for an acceptance profile: the file does not hold it"
+        raise SpecError([Problem("--" + name, "", must) for name in missing])
+    counts = run.counters
+    law: dict[str, Any] = {}
+    if rates is not None:
+        law["acceptance_rates_per_position"] = [
+            _digits(min(rate, earlier)) for rate, earlier in zip(rates, (1.0, *rates), strict=False)
+        ]
+    else:
+        length = counts.mean_acceptance_length_of_proposals if counts else run.value("mean_acceptance_length")
+        law["mean_acceptance_lengths"] = {int(gamma): _digits(length)}
+    if counts is not None and counts.rounds_without_draft and settings.method in ("ngram", "suffix"):
+        law["proposal_rate"] = _digits(counts.proposal_share)
+    counted = f"; {counts.accepted_tokens} of {counts.draft_tokens} drafts accepted in {counts.drafts} rounds" if counts else ""
+    document = {
+        "schema_version": 1,
+        "description": f"{_known(run, settings, 'target')}, {settings.method}, imported from {run.format}",
+        "method": settings.method,
+        "target": _known(run, settings, "target"),
+        "drafter": settings.drafter or "not said",
+        "sampler": settings.sampler or "not said",
+        "prompts": settings.prompts or "not said",
+        "unit": "acceptance rates per position, unconditional" if rates is not None else "τ by γ, bonus token included",
+        "source": {
+            "citation": f"{run.format}, {_file_name(run.where)}{counted}",
+            "url": "none",
+            "confidence": "own-measurement",
+        },
+        **law,
+    }
+    if run.notes:
+        document["notes"] = "; ".join(run.notes)
+    return _yaml(document)
+
+
+def requests_csv(run: ObservedRun) -> str | None:
+    """A request trace of the run's own arrivals and lengths; None where the file does not list them."""
+    if run.requests is None or not run.requests.arrival_s:
+        return None
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(GENERIC)
+    rows = zip(run.requests.arrival_s, run.requests.prompt_tokens, run.requests.output_tokens, strict=True)
+    writer.writerows((f"{arrival:.6f}", prompt, output) for arrival, prompt, output in sorted(rows))
+    return text.getvalue()
+
+
+def scenario(plain: ObservedRun | None, speculative: ObservedRun, settings: Settings, trace_file: str | None) -> str:
+    """A scenario that asks about the imported traffic with the imported acceptance. Raises `SpecError` for what is missing."""
+    needed = {name: _known(speculative, settings, name) for name in ("hardware", "engine", "target", "method")}
+    missing = [name for name, value in needed.items() if value is None]
+    gamma = speculative.value("num_speculative_tokens")
+    if gamma is None:
+        missing.append("num-speculative-tokens")
+    if missing:
+        raise SpecError([Problem("--" + name, "", "must be given for a scenario: the file does not hold it") for name in missing])
+    target: dict[str, Any] = {"model": needed["target"]}
+    if settings.precision is not None:
+        target["weights"] = settings.precision
+    speculation: dict[str, Any] = {"method": settings.method}
+    if settings.drafter is not None:
+        speculation["drafter"] = settings.drafter
+    speculation["num_speculative_tokens"] = int(gamma)
+    document: dict[str, Any] = {"hardware": settings.hardware, "engine": settings.engine, "target": target}
+    size = settings.tensor_parallel_size or speculative.value("tensor_parallel_size")
+    if size is not None and size > 1:
+        document["parallel"] = {"tensor_parallel_size": int(size)}
+    document["speculation"] = speculation
+    document["acceptance"] = _acceptance(speculative)
+    document["workload"] = _workload(plain or speculative, trace_file)
+    document["seed"] = 1
+    sources = ", ".join(_file_name(run.where) for run in (plain, speculative) if run is not None)
+    return f"# The traffic and the acceptance of imported runs: {sources}.\n" + _yaml(document)
+
+
+def _acceptance(run: ObservedRun) -> dict[str, Any]:
+    rates = run.value("acceptance_rates_per_position")
+    if rates is not None:
+        return {"acceptance_rates_per_position": [_digits(rate) for rate in rates]}
+    length = run.counters.mean_acceptance_length_of_proposals if run.counters else run.value("mean_acceptance_length")
+    return {"mean_acceptance_length": _digits(length)}
+
+
+def _workload(run: ObservedRun, trace_file: str | None) -> dict[str, Any]:
+    completed = int(run.value("completed") or 0)
+    if trace_file is not None:
+        return {"arrivals": {"process": "trace"}, "requests": {"trace": trace_file}}
+    lengths = {side: _length(run, side) for side in ("prompt", "output")}
+    missing = [f"{side}_tokens_mean" for side, value in lengths.items() if value is None] + ([] if completed else ["completed"])
+    if missing:
+        raise SpecError([Problem(run.where, name, "must be in the file: a scenario needs its traffic") for name in missing])
+    return {"arrivals": _arrivals(run, completed), "lengths": lengths, "num_requests": completed}
+
+
+def _arrivals(run: ObservedRun, completed: int) -> dict[str, Any]:
+    rate, users, burstiness = run.value("request_rate_per_s"), run.value("max_concurrency"), run.value("burstiness")
+    if rate is None:
+        return {"process": "closed_loop", "users": int(min(users or completed, completed))}
+    if burstiness is not None and burstiness > 0 and burstiness != 1:
+        # vLLM's burstiness is the shape of gamma gaps, the inverse of the squared coefficient of variation.
+        return {"process": "gamma", "rate_per_s": float(rate), "burstiness": _digits(1 / burstiness)}
+    return {"process": "poisson", "rate_per_s": float(rate)}
+
+
+def _length(run: ObservedRun, side: str) -> Any:
+    """Tokens as a distribution where requests are listed, else their mean; None where the file has neither."""
+    if run.requests is not None and len(run.requests.prompt_tokens) >= _FEWEST_LENGTHS:
+        tokens = run.requests.prompt_tokens if side == "prompt" else run.requests.output_tokens
+        middle, high = round(median(tokens)), round(quantiles(tokens, n=10)[-1])
+        if high > middle:
+            return {"distribution": "lognormal", "median": max(middle, 1), "p90": high}
+        return max(middle, 1)
+    mean = run.value(f"{side}_tokens_mean")
+    return None if mean is None else max(1, round(mean))
+
+
+def _known(run: ObservedRun, settings: Settings, name: str) -> Any:
+    """What the user said, else what the file says."""
+    own: Mapping[str, str] = {"target": "target_model", "drafter": "draft_model", "tensor_parallel_size": "tensor_parallel_size"}
+    given = getattr(settings, name)
+    return given if given is not None else run.value(own[name]) if name in own else None
+
+
+def _file_name(where: str) -> str:
+    return where.replace("\\", "/").rpartition("/")[2]
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _plain(value: Any) -> Any:
+    """For YAML, without the last digits of a unit's conversion."""
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return float(f"{value:.12g}") if isinstance(value, float) else value
+
+
+def _yaml(document: Mapping[str, Any]) -> str:
+    text: str = yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
+    return text
