@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from simulator.__main__ import main
 from simulator.acceptance.profiles import read_profile
-from simulator.interchange.detection import FORMATS, format_of, read_runs
+from simulator.interchange.detection import FORMATS, format_of, read_files
 from simulator.interchange.observed import ObservedRun
 from simulator.interchange.request_traces import read_request_trace
 from simulator.scenario import load_scenario
@@ -192,6 +192,10 @@ FORMAT_OF: dict[str, tuple[Callable[[Counts], str], str]] = {
 SOME = Counts([380, 270, 150, 200])
 
 
+def runs_of(paths: list[Path], *words: Any, **options: Any) -> tuple[ObservedRun, ...]:
+    return read_files(paths, *words, **options).runs
+
+
 def length_of(run: ObservedRun) -> float:
     return run.counters.mean_acceptance_length if run.counters is not None else float(run.value("mean_acceptance_length"))
 
@@ -199,7 +203,7 @@ def length_of(run: ObservedRun) -> float:
 def read_one(folder: Path, text: str, **options: Any) -> ObservedRun:
     path = folder / "file"
     path.write_text(text)
-    (run,) = read_runs([path], **options)
+    (run,) = runs_of([path], **options)
     return run
 
 
@@ -268,12 +272,12 @@ def test_two_pages_are_their_difference(tmp_path: Path) -> None:
     both = Counts([a + b for a, b in zip(warmup.ended, SOME.ended, strict=True)])
     before.write_text(prometheus(warmup))
     after.write_text(prometheus(both))
-    (run,) = read_runs([before, after])
+    (run,) = runs_of([before, after])
     assert run.counters is not None
     assert run.counters.mean_acceptance_length == SOME.length
     assert run.value("acceptance_rates_per_position") == pytest.approx(SOME.rates)
     with pytest.raises(SpecError, match="restarted"):
-        read_runs([after, before])
+        runs_of([after, before])
 
 
 def test_llamacpp_counts_rounds_without_a_proposal(tmp_path: Path) -> None:
@@ -405,11 +409,11 @@ def test_what_the_file_does_not_hold_is_asked_for(tmp_path: Path, capsys: pytest
 def test_appended_runs_and_sweep_folders_give_every_run(tmp_path: Path) -> None:
     both = tmp_path / "both.json"
     both.write_text(vllm_bench(SOME) + "\n" + vllm_bench(Counts([1, 2, 3, 4])))
-    assert [round(length_of(run), 6) for run in read_runs([both])] == [2.17, 3.0]
+    assert [round(length_of(run), 6) for run in runs_of([both])] == [2.17, 3.0]
     (tmp_path / "sweep" / "a").mkdir(parents=True)
     (tmp_path / "sweep" / "a" / "run.json").write_text(vllm_bench(SOME))
     (tmp_path / "sweep" / "summary.json").write_text('{"note": "not a run"}')
-    assert len(read_runs([tmp_path / "sweep"])) == 1
+    assert len(runs_of([tmp_path / "sweep"])) == 1
 
 
 # -------------------------------------------------------------------------------------------------------------- hostility
@@ -457,7 +461,7 @@ def test_bytes_put_into_a_file_never_break_a_reader(junk: bytes, where: int, nam
     path = tmp_path / "file"
     path.write_bytes(text[:where] + junk + text[where:])
     try:
-        for run in read_runs([path], FORMAT_OF[name][1], draft_tokens=4):
+        for run in runs_of([path], FORMAT_OF[name][1], draft_tokens=4):
             assert not run.speculative or 1 <= length_of(run) < 1e4
     except SpecError:
         pass
@@ -472,7 +476,7 @@ def test_a_million_lines_are_read_in_bounded_memory(tmp_path: Path) -> None:
             file.write("x" * 200_000 + "\n" + "INFO nothing to see\n" * 2000)
         file.write(vllm_log_current(SOME))
     tracemalloc.start()
-    (run,) = read_runs([path])
+    (run,) = runs_of([path])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert length_of(run) == pytest.approx(SOME.length)

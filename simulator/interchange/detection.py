@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.interchange import acceptance_dumps, llamacpp, prometheus, sglang, trtllm, vllm_bench, vllm_logs
+from simulator.interchange import acceptance_dumps, engine_flags, llamacpp, prometheus, sglang, trtllm, vllm_bench, vllm_logs
+from simulator.interchange.engine_flags import ServerSettings
 from simulator.interchange.observed import ObservedRun, json_objects, judged, lines
 from simulator.spec import Problem, SpecError, nearest
 
@@ -22,6 +24,11 @@ _READERS: dict[str, Callable[[Path], Iterator[ObservedRun]]] = {
     acceptance_dumps.FORMAT: acceptance_dumps.read,
 }
 FORMATS = tuple(_READERS)
+COMMAND, TRTLLM_CONFIG = "server-command", "trtllm-config"
+_SETTINGS: dict[str, Callable[[Path], ServerSettings]] = {
+    COMMAND: engine_flags.read_command,
+    TRTLLM_CONFIG: engine_flags.read_trtllm,
+}
 _JSON: tuple[tuple[Callable[[object], object], str], ...] = (
     (vllm_bench.is_run, vllm_bench.FORMAT),
     (sglang.is_bench, sglang.BENCH_FORMAT),
@@ -35,6 +42,7 @@ _TEXT: tuple[tuple[Callable[[str], bool], str], ...] = (
     (vllm_logs.is_log, vllm_logs.FORMAT),
     (sglang.is_log, sglang.LOG_FORMAT),
     (llamacpp.is_text, llamacpp.TEXT_FORMAT),
+    (engine_flags.is_command, COMMAND),
 )
 
 
@@ -54,6 +62,8 @@ def format_of(path: str | Path) -> str:
             for test, name in _JSON:
                 if test(first):
                     return name
+    if Path(path).suffix in (".yaml", ".yml"):
+        return TRTLLM_CONFIG
     for _, text in lines(path):
         for of_line, name in _TEXT:
             if of_line(text):
@@ -61,28 +71,47 @@ def format_of(path: str | Path) -> str:
     raise SpecError([Problem(str(path), "", f"must be of a format known here (name it with --as): {', '.join(FORMATS)}")])
 
 
-def read_runs(
+@dataclass(frozen=True)
+class Imported:
+    """What the files hold: measured runs, and the server's settings where a file starts it."""
+
+    runs: tuple[ObservedRun, ...]
+    server: ServerSettings | None = None
+
+
+def read_files(
     paths: Sequence[str | Path],
     format: str | None = None,
     num_speculative_tokens: int | None = None,
     draft_tokens: int | None = None,
-) -> list[ObservedRun]:
-    """Every run of the files, judged. Two metrics pages are one run: the second less the first.
+) -> Imported:
+    """Every run of the files, judged, and the settings of at most one server. Two metrics pages are one run: their difference.
 
     num_speculative_tokens: γ, for files that do not hold it. draft_tokens: SGLang's flag, which counts the root. Raises
     `SpecError` for a file that cannot be read, or whose acceptance is impossible.
     """
-    if format is not None and format not in _READERS:
-        known = ", ".join(FORMATS)
-        raise SpecError([Problem("--as", "", f"must be one of {known}", repr(format), nearest(format, FORMATS))])
+    every = (*FORMATS, *_SETTINGS)
+    if format is not None and format not in every:
+        raise SpecError([Problem("--as", "", f"must be one of {', '.join(every)}", repr(format), nearest(format, every))])
     formats = [format or format_of(path) for path in paths]
+    stated = [(path, name) for path, name in zip(paths, formats, strict=True) if name in _SETTINGS]
+    if len(stated) > 1:
+        raise SpecError([Problem(str(stated[1][0]), "", "must be the only file that states a server's settings")])
+    server = _SETTINGS[stated[0][1]](Path(stated[0][0])) if stated else None
+    measured = [(path, name) for path, name in zip(paths, formats, strict=True) if name in _READERS]
+    return Imported(tuple(_runs(measured, num_speculative_tokens, draft_tokens)), server)
+
+
+def _runs(
+    files: Sequence[tuple[str | Path, str]], num_speculative_tokens: int | None, draft_tokens: int | None
+) -> list[ObservedRun]:
     runs: list[ObservedRun] = []
-    if formats and set(formats) == {prometheus.FORMAT}:
-        if len(paths) > 2:
-            raise SpecError([Problem("", "", "must be one metrics page, or two: before and after", str(len(paths)))])
-        runs = list(prometheus.read(*paths))
+    if files and {name for _, name in files} == {prometheus.FORMAT}:
+        if len(files) > 2:
+            raise SpecError([Problem("", "", "must be one metrics page, or two: before and after", str(len(files)))])
+        runs = list(prometheus.read(*(path for path, _ in files)))
     else:
-        for path, name in zip(paths, formats, strict=True):
+        for path, name in files:
             read = _READERS[name]
             runs += list(sglang.read_log(path, draft_tokens) if name == sglang.LOG_FORMAT else read(Path(path)))
     return [judged(run, num_speculative_tokens if run.speculative else None) for run in runs]

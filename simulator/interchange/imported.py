@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from simulator.interchange.engine_flags import ServerSettings
 from simulator.interchange.observed import ObservedRun
 from simulator.interchange.request_traces import GENERIC
 from simulator.spec import Problem, SpecError
@@ -35,6 +36,8 @@ class Settings:
     tensor_parallel_size: int | None = None
     sampler: str | None = None
     prompts: str | None = None
+    workload: str | None = None
+    rate_per_s: float | None = None
 
 
 def measured(runs: Sequence[ObservedRun], settings: Settings) -> str:
@@ -124,32 +127,71 @@ def requests_csv(run: ObservedRun) -> str | None:
     return text.getvalue()
 
 
-def scenario(plain: ObservedRun | None, speculative: ObservedRun, settings: Settings, trace_file: str | None) -> str:
-    """A scenario that asks about the imported traffic with the imported acceptance. Raises `SpecError` for what is missing."""
-    needed = {name: _known(speculative, settings, name) for name in ("hardware", "engine", "target", "method")}
-    missing = [name for name, value in needed.items() if value is None]
-    gamma = speculative.value("num_speculative_tokens")
-    if gamma is None:
-        missing.append("num-speculative-tokens")
+def scenario(
+    runs: Sequence[ObservedRun], settings: Settings, server: ServerSettings | None = None, trace_file: str | None = None
+) -> str:
+    """A scenario of what was imported: the server's settings, the runs' traffic and acceptance, and the user's words.
+
+    Without acceptance in the runs it asks for the break-even. Raises `SpecError` for everything that is missing.
+    """
+    speculative = next((run for run in runs if run.speculative), None)
+    traffic = next((run for run in runs if not run.speculative and _has_traffic(run)), speculative)
+    parts = _sections(settings, server, speculative)
+    missing = [
+        flag
+        for flag, known in (
+            ("hardware", settings.hardware),
+            ("engine", parts["engine"]),
+            ("target", parts["target"].get("model")),
+            ("method", parts["speculation"].get("method")),
+            ("num-speculative-tokens", parts["speculation"].keys() & {"num_speculative_tokens", "by_batch", "tree"}),
+            ("workload", settings.workload or trace_file or (traffic is not None and _has_traffic(traffic))),
+        )
+        if not known
+    ]
     if missing:
-        raise SpecError([Problem("--" + name, "", "must be given for a scenario: the file does not hold it") for name in missing])
-    target: dict[str, Any] = {"model": needed["target"]}
-    if settings.precision is not None:
-        target["weights"] = settings.precision
-    speculation: dict[str, Any] = {"method": settings.method}
-    if settings.drafter is not None:
-        speculation["drafter"] = settings.drafter
-    speculation["num_speculative_tokens"] = int(gamma)
-    document: dict[str, Any] = {"hardware": settings.hardware, "engine": settings.engine, "target": target}
-    size = settings.tensor_parallel_size or speculative.value("tensor_parallel_size")
-    if size is not None and size > 1:
-        document["parallel"] = {"tensor_parallel_size": int(size)}
-    document["speculation"] = speculation
-    document["acceptance"] = _acceptance(speculative)
-    document["workload"] = _workload(plain or speculative, trace_file)
-    document["seed"] = 1
-    sources = ", ".join(_file_name(run.where) for run in (plain, speculative) if run is not None)
-    return f"# The traffic and the acceptance of imported runs: {sources}.\n" + _yaml(document)
+        raise SpecError([Problem("--" + name, "", "must be given for a scenario: no file holds it") for name in missing])
+    if speculative is not None:
+        parts["acceptance"] = _acceptance(speculative)
+    if settings.workload is not None:
+        arrivals = (
+            {"process": "trace"} if settings.rate_per_s is None else {"process": "poisson", "rate_per_s": settings.rate_per_s}
+        )
+        parts["workload"] = {"arrivals": arrivals, "requests": {"trace": settings.workload}, "num_requests": 500}
+    elif traffic is not None:
+        parts["workload"] = _workload(traffic, trace_file)
+    order = ("hardware", "parallel", "engine", "target", "speculation", "acceptance", "workload", "limits")
+    document = {name: parts[name] for name in order if parts.get(name)} | {"seed": 1}
+    sources = [_file_name(run.where) for run in runs] + ([] if server is None else [f"a command for {server.engine}"])
+    return f"# Imported from {', '.join(sources)}.\n" + _yaml(document)
+
+
+def _sections(settings: Settings, server: ServerSettings | None, speculative: ObservedRun | None) -> dict[str, Any]:
+    """Sections of a scenario: the server's, then what the runs say, then the user's words, which win."""
+    parts: dict[str, Any] = {"target": {}, "speculation": {}, "parallel": {}, "limits": {}}
+    parts |= {name: dict(section) for name, section in (server.sections if server is not None else {}).items()}
+    if speculative is not None:
+        if (gamma := speculative.value("num_speculative_tokens")) is not None and not parts["speculation"].get("by_batch"):
+            parts["speculation"].setdefault("num_speculative_tokens", int(gamma))
+        if (size := speculative.value("tensor_parallel_size")) is not None and size > 1:
+            parts["parallel"].setdefault("tensor_parallel_size", int(size))
+        if (model := speculative.value("target_model")) is not None:
+            parts["target"].setdefault("model", model)
+    parts["hardware"], parts["engine"] = settings.hardware, settings.engine or (server.engine if server is not None else None)
+    for section, key, value in (
+        ("target", "model", settings.target),
+        ("target", "weights", settings.precision),
+        ("speculation", "method", settings.method),
+        ("speculation", "drafter", settings.drafter),
+        ("parallel", "tensor_parallel_size", settings.tensor_parallel_size),
+    ):
+        if value is not None:
+            parts[section][key] = value
+    return parts
+
+
+def _has_traffic(run: ObservedRun) -> bool:
+    return bool(run.value("completed")) and run.value("prompt_tokens_mean") is not None
 
 
 def _acceptance(run: ObservedRun) -> dict[str, Any]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from simulator.interchange import imported
+from simulator.interchange.detection import Imported
+from simulator.interchange.engine_flags import ServerSettings
 from simulator.interchange.imported import Settings
 from simulator.interchange.observed import ObservedRun
 from simulator.plots.words import significant
 from simulator.reports.files import replace_files, write_text
+from simulator.spec import SpecError
 
 HEADER = ("quantity", "value", "field", "conversion")
 _WORDS = {
@@ -53,10 +56,15 @@ def import_rows(run: ObservedRun) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def import_summary(runs: Sequence[ObservedRun]) -> dict[str, Any]:
+def settings_rows(server: ServerSettings) -> list[tuple[str, str]]:
+    """(key of a scenario, value) of a server's settings."""
+    return [(f"{section}.{key}", str(value)) for section, keys in server.sections.items() for key, value in keys.items()]
+
+
+def import_summary(found: Imported) -> dict[str, Any]:
     """The JSON document of an import."""
     rows = []
-    for run in runs:
+    for run in found.runs:
         readings = {
             name: {"value": list(reading.value) if isinstance(reading.value, tuple) else reading.value,
                    "field": reading.field, "where": reading.where, "conversion": reading.conversion}
@@ -70,15 +78,17 @@ def import_summary(runs: Sequence[ObservedRun]) -> dict[str, Any]:
         rows.append(
             {"format": run.format, "where": run.where, "readings": readings, "counters": counters, "notes": list(run.notes)}
         )
-    return {"schema_version": 1, "runs": rows}
+    server = found.server
+    stated = None if server is None else {"engine": server.engine, "sections": server.sections, "notes": server.notes}
+    return {"schema_version": 1, "runs": rows, "server": stated}
 
 
-def write_import(runs: Sequence[ObservedRun], settings: Settings, directory: Path) -> tuple[tuple[Path, ...], list[str]]:
+def write_import(found: Imported, settings: Settings, directory: Path) -> tuple[tuple[Path, ...], list[str]]:
     """Writes measured.yaml and what else the runs can give. Returns the files, and what was left out and why.
 
     Raises `SpecError` where the folder cannot be written.
     """
-    texts, left_out = _texts(runs, settings)
+    texts, left_out = _texts(found, settings)
 
     def fill(folder: Path) -> None:
         for name, text in texts.items():
@@ -87,36 +97,32 @@ def write_import(runs: Sequence[ObservedRun], settings: Settings, directory: Pat
     return replace_files(directory, fill), left_out
 
 
-def _texts(runs: Sequence[ObservedRun], settings: Settings) -> tuple[dict[str, str], list[str]]:
-    from simulator.spec import SpecError
-
-    texts, left_out = {"measured.yaml": imported.measured(runs, settings)}, []
-    speculative = [run for run in runs if run.speculative]
-    plain = next((run for run in runs if not run.speculative), None)
-    for run in runs:
+def _texts(found: Imported, settings: Settings) -> tuple[dict[str, str], list[str]]:
+    texts: dict[str, str] = {}
+    left_out: list[str] = []
+    if found.runs:
+        texts["measured.yaml"] = imported.measured(found.runs, settings)
+    speculative = [run for run in found.runs if run.speculative]
+    for run in found.runs:
         if (text := imported.requests_csv(run)) is not None:
             texts.setdefault("requests.csv", text)
-    if not speculative:
-        return texts, ["acceptance.yaml and scenario.yaml: no run has acceptance in it"]
     if len(speculative) > 1:
         left_out.append(f"acceptance.yaml and scenario.yaml are of the first speculative run, {speculative[0].where}")
     trace = "requests.csv" if "requests.csv" in texts else None
-    for name, make in _makers(plain, speculative[0], settings, trace):
+    makers: list[tuple[str, Callable[[], str]]] = [
+        ("scenario.yaml", lambda: imported.scenario(found.runs, settings, found.server, trace))
+    ]
+    if speculative:
+        makers.insert(0, ("acceptance.yaml", lambda: imported.acceptance_profile(speculative[0], settings)))
+    elif found.runs:
+        left_out.append("acceptance.yaml: no run has acceptance in it")
+    for name, make in makers:
         try:
             texts[name] = make()
         except SpecError as error:
-            keys = ", ".join(
-                dict.fromkeys(problem.where if problem.where.startswith("--") else str(problem) for problem in error.problems)
-            )
-            left_out.append(f"{name}: needs {keys}")
+            needs = [problem.where if problem.where.startswith("--") else str(problem) for problem in error.problems]
+            left_out.append(f"{name}: needs {', '.join(dict.fromkeys(needs))}")
     return texts, left_out
-
-
-def _makers(
-    plain: ObservedRun | None, speculative: ObservedRun, settings: Settings, trace: str | None
-) -> Iterator[tuple[str, Callable[[], str]]]:
-    yield "acceptance.yaml", lambda: imported.acceptance_profile(speculative, settings)
-    yield "scenario.yaml", lambda: imported.scenario(plain, speculative, settings, trace)
 
 
 def _words(name: str) -> str:
