@@ -89,7 +89,8 @@ class Coefficients(Spec):
 
     expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, floor per layer, how much of a new
     choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where
-    routing picks groups of experts first). state_*: recurrent layers: floor, and what every further row of a sequence adds,
+    routing picks groups of experts first), how evenly popular experts are (popularity_shape: first parameter of a Beta
+    distribution, large is even). state_*: recurrent layers: floor, and what every further row of a sequence adds,
     times the square root of the batch.
     """
 
@@ -109,6 +110,7 @@ class Coefficients(Spec):
     expert_bandwidth_fraction: Quantity
     expert_overhead_s: Quantity
     expert_row_correlation: Quantity
+    expert_popularity_shape: Quantity
     grouped_routing_correlation: Quantity
     state_overhead_s: Quantity
     state_row_s: Quantity
@@ -146,6 +148,10 @@ class HardwareProfile(Spec):
 
 
 _PCIE_GEN3_X16_BYTES_PER_S = 16e9
+# 0.031 µs per token at 2.52 GHz, 0.022 at 2.6 GHz; boost clocks: about 2.5 GHz from compute capability 8.9 on, 1.4 to 1.7 before.
+_WALK_CYCLES_PER_TOKEN = 68.0
+_CLOCK_HZ_FROM_8_9 = 2.5e9
+_CLOCK_HZ = 1.5e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +177,13 @@ _GPU: dict[str, float] = {
 }  # fmt: skip
 # Fitted on published speculation runs of Qwen3-30B-A3B, DeepSeek and Qwen3-Next on H100 and H200; the same on every device.
 _LAYER_KINDS: dict[str, tuple[float, float, str]] = {
-    "expert_bandwidth_fraction": (0.9, 0.10, "fitted on published mixture-of-experts runs on H100 and H200"),
-    "expert_overhead_s": (25e-6, 0.20, "fitted on published mixture-of-experts runs on H100 and H200"),
-    "expert_row_correlation": (0.72, 0.15, "fitted on published mixture-of-experts runs on H100 and H200"),
+    "expert_bandwidth_fraction": (0.902, 0.05, "fitted on published runs of speculation (docs/accuracy.md)"),
+    "expert_overhead_s": (2.41e-05, 0.11, "fitted on published runs of speculation (docs/accuracy.md)"),
+    "expert_row_correlation": (0.626, 0.15, "fitted on published runs of speculation (docs/accuracy.md)"),
+    "expert_popularity_shape": (0.451, 0.32, "fitted on published runs of speculation (docs/accuracy.md)"),
     "grouped_routing_correlation": (0.8, 0.25, "grouped routing touches fewer experts"),
-    "state_overhead_s": (81e-6, 0.20, "fitted on published runs of a hybrid with linear attention on H200"),
-    "state_row_s": (2e-6, 0.40, "fitted on published runs of a hybrid with linear attention on H200"),
+    "state_overhead_s": (7.91e-05, 0.23, "fitted on published runs of speculation (docs/accuracy.md)"),
+    "state_row_s": (9.84e-07, 0.64, "fitted on published runs of speculation (docs/accuracy.md)"),
 }
 DEFAULTS: Mapping[Kind, KindDefaults] = {
     "gpu": KindDefaults(_GPU, "no measurement of this device: class default"),
@@ -295,6 +302,7 @@ class HardwareOverride(Spec):
     expert_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     expert_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     expert_row_correlation: Annotated[float, Field(ge=0, le=1)] | None = None
+    expert_popularity_shape: Annotated[float, Field(gt=0, le=1e6)] | None = None
     grouped_routing_correlation: Annotated[float, Field(gt=0, le=1)] | None = None
     state_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     state_row_s: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -456,11 +464,15 @@ def _complete(profile: HardwareProfile) -> Coefficients:
 
 
 def _assumed_walk(profile: HardwareProfile) -> Quantity:
-    """A block of 64 query rows takes 4·64·128 FLOP per cached token from its own compute unit at 0.5 of peak."""
-    peaks = profile.peak_flops_per_s
-    peak = next(peaks[dtype].value for dtype in ("bf16", "fp16", "fp32") if dtype in peaks)
-    seconds = 4 * 64 * 128 / (0.5 * peak / profile.compute_units)
-    return Quantity(value=seconds, source="assumed", note="64 query rows per block at half the peak of one compute unit")
+    """A lone block waits for its loads: 57 to 78 cycles per cached token on the two devices measured (RTX PRO 6000, RTX 4090)."""
+    capability = tuple(int(part) for part in (profile.compute_capability or "0").split("."))
+    clock_hz = _CLOCK_HZ_FROM_8_9 if capability >= (8, 9) else _CLOCK_HZ
+    return Quantity(
+        value=_WALK_CYCLES_PER_TOKEN / clock_hz,
+        source="assumed",
+        note="cycles per token of the measured devices at the usual clock of this generation",
+        relative_std=0.25,
+    )
 
 
 def override(hardware: Hardware, change: HardwareOverride, document: Document, location: Location = ("hardware",)) -> Hardware:

@@ -262,9 +262,13 @@ class Question:
 
 def predict_document(point: OperatingPoint, document: Document) -> Prediction:
     """As `predict`, with the document that errors point into. Raises `UnsupportedError` for what is not priced."""
-    question = resolve(point, document)
+    return answer(resolve(point, document), point, document)
+
+
+def answer(question: Question, point: OperatingPoint, document: Document) -> Prediction:
+    """The prediction of a question whose names are resolved; its deployment may hold other constants than the shipped ones."""
     deployment, gamma, batch = question.deployment, question.gamma, question.batch
-    tau, full, notes = _mean_acceptance_length(question, document)
+    tau, full, notes = accepted(question, document)
     unserved = _cannot_be_served(question)
     notes += (unserved,) if unserved else ()
     pricer = UncertainPricer(deployment, full)
@@ -279,7 +283,7 @@ def predict_document(point: OperatingPoint, document: Document) -> Prediction:
     r = max(cost.r * math.exp(shift), min(cost.r, 1.0))
     plain_s = cost.plain_step_s if measured_s is None else measured_s
     low, high = r * math.exp(-Z80 * log_std), r * math.exp(Z80 * log_std)
-    speedups = [_speedup(question, pricer.base, tau, ratio, plain_s) for ratio in (r, high, low)] if tau else [None] * 3
+    speedups = [benchmark_speedup(question, pricer.base, tau, ratio, plain_s) for ratio in (r, high, low)] if tau else [None] * 3
     even_rate = pricer.base.break_even_rate(gamma, batch, question.context, log_shift=shift)
     return Prediction(
         id=point.id, status="ok", plain_step_s=plain_s, round_s=r * plain_s, r=r, r_low=low, r_high=high,
@@ -312,17 +316,19 @@ def verdict(low: float | None, high: float | None) -> Literal["win", "lose", "cl
     return "win" if low > 1 else "lose" if high < 1 else "close"
 
 
-def _speedup(question: Question, pricer: StepPricer, tau: float, r: float, plain_step_s: float) -> float:
+def benchmark_speedup(question: Question, pricer: StepPricer, tau: float, r: float, plain_step_s: float) -> float:
     """Throughput ratio at constant batch: device time of one request without and with speculation.
 
-    plain = prefill + (n-1)·step/b;  speculative = prefill (draft's included) + (n-1)/τ·R·step/b.
+    plain = prefill + (wait + (n-1)·step)/b;  speculative = prefill (draft's included) + (wait + (n-1)/τ·R·step)/b, where wait is
+    the time outside of passes, in which only the request's own place in the batch is idle.
     """
     if question.prompt_tokens is None or question.output_tokens is None:
         return tau / r
     budget = question.deployment.engine.max_num_batched_tokens
     tokens = max(question.output_tokens - 1, 0) / question.batch * plain_step_s
-    plain_prefill_s = StepPricer(pricer.target).prefill_s(question.prompt_tokens, budget)
-    prefill_s = pricer.prefill_s(question.prompt_tokens, budget)
+    wait_s = question.deployment.engine.prompt_overhead_s.value / question.batch
+    plain_prefill_s = wait_s + StepPricer(pricer.target).prefill_s(question.prompt_tokens, budget)
+    prefill_s = wait_s + pricer.prefill_s(question.prompt_tokens, budget)
     return (plain_prefill_s + tokens) / (prefill_s + tokens * r / tau)
 
 
@@ -334,11 +340,12 @@ def _measured_plain_step_s(point: OperatingPoint, question: Question, pricer: St
     if n is None or n < 2 or prompt is None:
         return question.batch / point.plain_tokens_per_s
     prefill_s = StepPricer(pricer.target).prefill_s(prompt, question.deployment.engine.max_num_batched_tokens)
+    prefill_s += question.deployment.engine.prompt_overhead_s.value / question.batch
     decode_s = n / point.plain_tokens_per_s - prefill_s
     return question.batch * decode_s / (n - 1) if decode_s > 0 else question.batch / point.plain_tokens_per_s
 
 
-def _mean_acceptance_length(question: Question, document: Document) -> tuple[float | None, float, tuple[str, ...]]:
+def accepted(question: Question, document: Document) -> tuple[float | None, float, tuple[str, ...]]:
     """(τ or None, share of rounds accepted in full, notes)."""
     if question.acceptance is None:
         return None, 0.5, ()
@@ -364,9 +371,7 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     weights, kv_cache = _precision(point.precision, hardware, warnings)
     drafter, extra_std = _drafter(point, target, gamma, document, warnings)
     kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
-    drafter_weights = (
-        weights if point.method in ("layer_skip", "sparse_kv") else "fp32" if weights == "fp32" else hardware.wide_dtype
-    )
+    drafter_weights = _drafter_weights(point.method, weights, hardware)
     deployment = Deployment(
         hardware,
         engine,
@@ -386,6 +391,13 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     return Question(
         deployment, gamma, point.batch, context, prompt, output, acceptance, math.hypot(extra_std, tp_std), tuple(warnings)
     )
+
+
+def _drafter_weights(method: str, weights: str, hardware: Hardware) -> str:
+    """How the drafter is stored where nobody says: layers of the target's checkpoint as the target, other drafters in 16 bit."""
+    if method in ("layer_skip", "sparse_kv", "mtp"):
+        return weights
+    return "fp32" if weights == "fp32" else hardware.wide_dtype
 
 
 def _known(*finds: Callable[[], Any]) -> list[Any]:

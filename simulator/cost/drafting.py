@@ -161,3 +161,4 @@ METHODS: dict[str, Callable[[Drafter, int, int, float], list[CostTerm]]] = {
     "suffix": _search,
 }
 CACHED_METHODS = ("draft_model", "eagle", "eagle3", "mtp", "block")
+FUSING_METHODS = ("eagle3", "block")

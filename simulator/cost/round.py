@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from simulator.cost.drafting import Drafter, draft_prefill_terms, drafting_terms, idle_terms
+from simulator.cost.drafting import FUSING_METHODS, Drafter, draft_prefill_terms, drafting_terms, idle_terms
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, PassCost, dominant_bound, uniform_pass
 from simulator.cost.roofline import Bound
 from simulator.theory import break_even_acceptance_rate
@@ -228,6 +228,19 @@ class StepPricer:
             CostTerm("host", host_s, "host"),
         ]
         if speculative:
-            tree_s = engine.tree_round_overhead_s.value if self.drafter is not None and self.drafter.tree is not None else 0.0
-            terms.append(CostTerm("round_overhead", engine.round_overhead_s.value + tree_s, "host"))
+            terms += self._round_overheads()
+        return terms
+
+    def _round_overheads(self) -> list[CostTerm]:
+        """What the host adds to a speculative round, and bringing recurrent states back to the last accepted position."""
+        engine, drafter = self.target.engine, self.drafter
+        seconds = engine.round_overhead_s.value
+        if drafter is not None and drafter.tree is not None:
+            seconds += engine.tree_round_overhead_s.value
+        if drafter is not None and drafter.method in FUSING_METHODS:
+            seconds += engine.feature_overhead_s.value
+        terms = [CostTerm("round_overhead", seconds, "host")]
+        if self.target.recurrent_layers:
+            rollback_s = self.target.recurrent_layers * engine.state_rollback_s.value
+            terms.append(CostTerm("state_rollback", rollback_s, "host"))
         return terms

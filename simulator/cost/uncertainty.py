@@ -99,12 +99,12 @@ def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
             yield name, replace(deployment, hardware=_with_peak(hardware, name, _raised(name, quantity)))
     for name, quantity in _quantities(hardware.coefficients):
         if quantity.doubt > 0 and quantity.value > 0:
-            yield name, replace(deployment, hardware=_with_coefficient(hardware, name, _raised(name, quantity)))
+            yield name, replace(deployment, hardware=with_coefficient(hardware, name, _raised(name, quantity)))
     if max(deployment.tensor_parallel_size, deployment.draft_tensor_parallel_size) > 1 and hardware.profile.all_reduce:
         yield "all_reduce", replace(deployment, hardware=_with_slower_all_reduce(hardware))
     for name, quantity in _quantities(engine):
         if quantity.doubt > 0 and quantity.value > 0 and name != "reserved_bytes":
-            yield name, replace(deployment, engine=_with_constant(engine, name, _raised(name, quantity)))
+            yield name, replace(deployment, engine=with_constant(engine, name, _raised(name, quantity)))
 
 
 def _quantities(holder: object, fields: Iterable[str] = ()) -> Iterator[tuple[str, Quantity]]:
@@ -125,7 +125,7 @@ def _raised(name: str, quantity: Quantity) -> Quantity:
     return quantity.model_copy(update={"value": value})
 
 
-def _with_coefficient(hardware: Hardware, name: str, quantity: Quantity) -> Hardware:
+def with_coefficient(hardware: Hardware, name: str, quantity: Quantity) -> Hardware:
     return replace(hardware, coefficients=hardware.coefficients.model_copy(update=_update(hardware.coefficients, name, quantity)))
 
 
@@ -144,7 +144,7 @@ def _with_slower_all_reduce(hardware: Hardware) -> Hardware:
     return replace(hardware, profile=hardware.profile.model_copy(update={"all_reduce": tables}))
 
 
-def _with_constant(engine: ServingEngine, name: str, quantity: Quantity) -> ServingEngine:
+def with_constant(engine: ServingEngine, name: str, quantity: Quantity) -> ServingEngine:
     return engine.model_copy(update=_update(engine, name, quantity))
 
 
