@@ -154,10 +154,10 @@ def predict_table(path: str | Path) -> list[Prediction]:
 
     Raises `SpecError` where the file cannot be read or lacks a required column.
     """
-    return [_predict_row(row, document) for row, document in _rows(str(path))]
+    return [_predict_row(row, document) for row, document in table_rows(str(path))]
 
 
-def _rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
+def table_rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)

@@ -6,6 +6,7 @@ the number of rows alone is remembered, so that a simulated step costs microseco
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -125,6 +126,12 @@ class ForwardCost:
         one_block = set(model.layer_pattern or "") & set("MED")
         self.mixers = sum(group.count for group in self.groups if group.attention != "none")
         self.mlps = sum(group.count for group in self.groups if not one_block or group.attention == "none")
+
+    def with_engine(self, engine: ServingEngine) -> ForwardCost:
+        """The same under other constants of the same engine: what is remembered of matrices holds for both."""
+        changed = copy.copy(self)
+        changed.engine = engine
+        return changed
 
     @property
     def launched_layers(self) -> float:

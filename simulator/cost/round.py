@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from simulator.cost.drafting import FUSING_METHODS, Drafter, draft_prefill_terms, drafting_terms, idle_terms
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, PassCost, dominant_bound, uniform_pass
 from simulator.cost.roofline import Bound
+from simulator.serving_engine import ServingEngine
 from simulator.theory import break_even_acceptance_rate
 
 
@@ -124,6 +125,14 @@ class StepPricer:
         ]
         only_plain = missing.keys() - {term.name for term in verify}
         return blended + [CostTerm(name, (1 - some) * missing[name].seconds, missing[name].bound) for name in sorted(only_plain)]
+
+    def with_engine(self, engine: ServingEngine) -> StepPricer:
+        """The same under other constants of the same engine."""
+        drafter = self.drafter
+        if drafter is not None:
+            passes = None if drafter.passes is None else drafter.passes.with_engine(engine)
+            drafter = replace(drafter, engine=engine, passes=passes)
+        return StepPricer(self.target.with_engine(engine), drafter)
 
     def with_full_acceptance_rate(self, rate: float) -> StepPricer:
         """The same where `rate` of the rounds accept every draft."""

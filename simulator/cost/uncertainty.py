@@ -8,16 +8,18 @@ the physical constants that it speaks about.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.deployment import Deployment
+from simulator.cost.drafting import overhead_name
 from simulator.cost.round import StepPricer
 from simulator.hardware import Hardware, Quantity
 from simulator.serving_engine import ServingEngine
+from simulator.speculation import MODELLESS_METHODS
 
 # Rounds measured twice in one configuration differ by 3 % (median) and 11-12 % (90th percentile): docs/model.md.
 ROUND_NOISE_STD = 0.06
@@ -54,7 +56,14 @@ class UncertainPricer:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base", self.deployment.pricer(self.full_acceptance_rate))
-        object.__setattr__(self, "shifted", tuple((n, d.pricer(self.full_acceptance_rate)) for n, d in _shifts(self.deployment)))
+        object.__setattr__(self, "shifted", tuple(self._shifted()))
+
+    def _shifted(self) -> Iterator[tuple[str, StepPricer]]:
+        for name, shifted in _shifts(self.deployment):
+            if shifted.engine is not self.deployment.engine:
+                yield name, self.base.with_engine(shifted.engine)
+            else:
+                yield name, shifted.pricer(self.full_acceptance_rate)
 
     def sensitivities(
         self, gamma: int, batch: int, context: float, proposal_rate: float
@@ -97,14 +106,37 @@ def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
     for name, quantity in _quantities(hardware.profile, _PEAKS):
         if quantity.doubt > 0:
             yield name, replace(deployment, hardware=_with_peak(hardware, name, _raised(name, quantity)))
+    matters = _relevant(deployment)
     for name, quantity in _quantities(hardware.coefficients):
-        if quantity.doubt > 0 and quantity.value > 0:
+        if quantity.doubt > 0 and quantity.value > 0 and matters(name):
             yield name, replace(deployment, hardware=with_coefficient(hardware, name, _raised(name, quantity)))
     if max(deployment.tensor_parallel_size, deployment.draft_tensor_parallel_size) > 1 and hardware.profile.all_reduce:
         yield "all_reduce", replace(deployment, hardware=_with_slower_all_reduce(hardware))
     for name, quantity in _quantities(engine):
-        if quantity.doubt > 0 and quantity.value > 0 and name != "reserved_bytes":
+        if quantity.doubt > 0 and quantity.value > 0 and matters(name):
             yield name, replace(deployment, engine=with_constant(engine, name, _raised(name, quantity)))
+
+
+def _relevant(deployment: Deployment) -> Callable[[str], bool]:
+    """Whether a constant can move R at all: those of experts, states, trees, searches and kernels that do not run cannot."""
+    models = [model for model in (deployment.target, deployment.drafter) if model is not None]
+    groups = [group for model in models for group in model.layer_groups(1)]
+    runs = {
+        "expert": any(group.experts is not None for group in groups),
+        "grouped": any(group.experts is not None and group.experts.grouped for group in groups),
+        "state": any(group.attention in ("linear", "mamba") for group in groups),
+        "tree": deployment.tree is not None,
+        "ngram": deployment.method in MODELLESS_METHODS,
+        "walk": deployment.engine.attention_regime(deployment.hardware) == "serial_walk",
+        "reserved": False,
+        "prompt": False,
+    }
+    draft_step = f"draft_step_overhead_s.{overhead_name(deployment.engine, deployment.method)}"
+
+    def relevant(name: str) -> bool:
+        return name == draft_step if name.startswith("draft_step_overhead_s.") else runs.get(name.split("_")[0], True)
+
+    return relevant
 
 
 def _quantities(holder: object, fields: Iterable[str] = ()) -> Iterator[tuple[str, Quantity]]:
