@@ -23,8 +23,8 @@ AttentionRegime = Literal["split_kv", "serial_walk", "kv_reread"]
 
 
 class GraphLadder(Spec):
-    """Captured sizes: the listed ones, then every `step` up to `largest`. They count rows, or decoding sequences that bring as many
-    rows each as the engine runs; in the latter case prompts have no graph."""
+    """Captured sizes: the listed ones, then every `step` up to `largest`. They count rows, or decoding sequences of any number of
+    rows each; in the latter case prompts have no graph."""
 
     counts: Literal["rows", "sequences"] = "rows"
 
