@@ -179,11 +179,11 @@ _GPU: dict[str, float] = {
 _LAYER_KINDS: dict[str, tuple[float, float, str]] = {
     "expert_bandwidth_fraction": (0.902, 0.05, "fitted on published runs of speculation (docs/accuracy.md)"),
     "expert_overhead_s": (2.41e-05, 0.11, "fitted on published runs of speculation (docs/accuracy.md)"),
-    "expert_row_correlation": (0.626, 0.15, "fitted on published runs of speculation (docs/accuracy.md)"),
-    "expert_popularity_shape": (0.451, 0.32, "fitted on published runs of speculation (docs/accuracy.md)"),
+    "expert_row_correlation": (0.629, 0.15, "fitted on published runs of speculation (docs/accuracy.md)"),
+    "expert_popularity_shape": (0.454, 0.32, "fitted on published runs of speculation (docs/accuracy.md)"),
     "grouped_routing_correlation": (0.8, 0.25, "grouped routing touches fewer experts"),
-    "state_overhead_s": (7.91e-05, 0.23, "fitted on published runs of speculation (docs/accuracy.md)"),
-    "state_row_s": (9.84e-07, 0.64, "fitted on published runs of speculation (docs/accuracy.md)"),
+    "state_overhead_s": (8.51e-05, 0.22, "fitted on published runs of speculation (docs/accuracy.md)"),
+    "state_row_s": (1.05e-06, 0.62, "fitted on published runs of speculation (docs/accuracy.md)"),
 }
 DEFAULTS: Mapping[Kind, KindDefaults] = {
     "gpu": KindDefaults(_GPU, "no measurement of this device: class default"),

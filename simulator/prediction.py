@@ -38,7 +38,7 @@ from simulator.speculation import (
     self_draft,
     tokenizer_problem,
 )
-from simulator.workload import MAX_TOKENS, usual_lengths
+from simulator.workload import MAX_TOKENS, DatasetLengths, usual_lengths
 
 Positive = Annotated[float, Field(ge=1e-9, le=1e9)]
 Count = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
@@ -236,7 +236,8 @@ def as_row(prediction: Prediction) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Question:
-    """An operating point with everything resolved. extra_std: doubt of ln R from what had to be assumed."""
+    """An operating point with everything resolved. extra_std: doubt of ln R from what had to be assumed. usual: the lengths' fair
+    ranges, where they are a dataset's usual ones."""
 
     deployment: Deployment
     gamma: int
@@ -247,6 +248,7 @@ class Question:
     acceptance: AcceptanceSpec | None
     extra_std: float
     warnings: tuple[str, ...]
+    usual: DatasetLengths | None = None
 
     def law(self, document: Document) -> Callable[[int], AcceptanceLaw | None]:
         """The acceptance law by γ; a lone mean acceptance length holds at the question's own γ."""
@@ -283,7 +285,7 @@ def answer(question: Question, point: OperatingPoint, document: Document) -> Pre
     r = max(cost.r * math.exp(shift), min(cost.r, 1.0))
     plain_s = cost.plain_step_s if measured_s is None else measured_s
     low, high = r * math.exp(-Z80 * log_std), r * math.exp(Z80 * log_std)
-    speedups = [benchmark_speedup(question, pricer.base, tau, ratio, plain_s) for ratio in (r, high, low)] if tau else [None] * 3
+    speedups = _with_interval(question, pricer.base, tau, (r, high, low), plain_s) if tau else (None, None, None)
     even_rate = pricer.base.break_even_rate(gamma, batch, question.context, log_shift=shift)
     return Prediction(
         id=point.id, status="ok", plain_step_s=plain_s, round_s=r * plain_s, r=r, r_low=low, r_high=high,
@@ -314,6 +316,29 @@ def verdict(low: float | None, high: float | None) -> Literal["win", "lose", "cl
     if low is None or high is None:
         return ""
     return "win" if low > 1 else "lose" if high < 1 else "close"
+
+
+def _with_interval(
+    question: Question, pricer: StepPricer, tau: float, ratios: tuple[float, float, float], plain_s: float
+) -> tuple[float, float, float]:
+    """(speedup, low, high) for (R, its high, its low), widened by what lengths that nobody stated leave open."""
+    middle, low, high = (benchmark_speedup(question, pricer, tau, ratio, plain_s) for ratio in ratios)
+    spread = _lengths_spread(question, pricer, tau, ratios[0], plain_s)
+    down, up = math.hypot(math.log(middle / low), spread), math.hypot(math.log(high / middle), spread)
+    return middle, middle * math.exp(-down), middle * math.exp(up)
+
+
+def _lengths_spread(question: Question, pricer: StepPricer, tau: float, r: float, plain_s: float) -> float:
+    """Half the width of an 80 % interval of ln(speedup), from where a dataset's mean lengths may fairly fall."""
+    if question.usual is None:
+        return 0.0
+    prompt, output = question.usual.prompt_tokens, question.usual.output_tokens
+
+    def change(name: str, low: int, high: int) -> float:
+        ends = [benchmark_speedup(replace(question, **{name: value}), pricer, tau, r, plain_s) for value in (low, high)]
+        return math.log(ends[1] / ends[0]) / 2
+
+    return math.hypot(change("prompt_tokens", prompt.low, prompt.high), change("output_tokens", output.low, output.high))
 
 
 def benchmark_speedup(question: Question, pricer: StepPricer, tau: float, r: float, plain_step_s: float) -> float:
@@ -386,10 +411,10 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
         tree=tree,
     )
     deployment, tp_std = _parallel(point, deployment, gamma, warnings)
-    prompt, output, context = _lengths(point, warnings)
+    prompt, output, context, usual = _lengths(point, warnings)
     acceptance = _acceptance(point, document)
     return Question(
-        deployment, gamma, point.batch, context, prompt, output, acceptance, math.hypot(extra_std, tp_std), tuple(warnings)
+        deployment, gamma, point.batch, context, prompt, output, acceptance, math.hypot(extra_std, tp_std), tuple(warnings), usual
     )
 
 
@@ -529,19 +554,21 @@ def _with_parallel(deployment: Deployment, size: int, draft_size: int) -> Deploy
     return replace(deployment, tensor_parallel_size=size, draft_tensor_parallel_size=draft_size)
 
 
-def _lengths(point: OperatingPoint, warnings: list[str]) -> tuple[int | None, int | None, float]:
-    """(prompt, output, mean context while decoding) from what is given or usual for the dataset."""
+def _lengths(point: OperatingPoint, warnings: list[str]) -> tuple[int | None, int | None, float, DatasetLengths | None]:
+    """(prompt, output, mean context while decoding) from what is given or usual for the dataset; and in which ranges, where both
+    are only usual."""
     prompt, output = point.prompt_len, point.output_len
-    usual = usual_lengths(point.dataset) if point.dataset else None
-    if usual is not None and (prompt is None or output is None) and point.context_len is None:
+    usual = usual_lengths(point.dataset) if point.dataset and point.context_len is None else None
+    stated = prompt is not None or output is not None
+    if usual is not None and (prompt is None or output is None):
         prompt, output = prompt or usual.prompt_tokens.usual, output or usual.output_tokens.usual
         warnings.append(f"lengths usual for {point.dataset}: prompt {prompt}, output {output}")
     if point.context_len is not None:
-        return prompt, output, point.context_len
+        return prompt, output, point.context_len, None
     if prompt is not None and output is not None:
-        return prompt, output, prompt + output / 2
+        return prompt, output, prompt + output / 2, None if stated else usual
     warnings.append(f"context unknown: {prompt or DEFAULT_CONTEXT} tokens taken, prefill share left out")
-    return prompt, output, prompt or DEFAULT_CONTEXT
+    return prompt, output, prompt or DEFAULT_CONTEXT, None
 
 
 def _acceptance(point: OperatingPoint, document: Document) -> AcceptanceSpec | None:
