@@ -228,6 +228,7 @@ def validate(
     out: Annotated[Path | None, typer.Option(help="CSV file for the predictions, as predict --table writes them.")] = None,
     diff: Annotated[Path | None, typer.Option(help="An older such file: which runs moved, and whether for the better.")] = None,
     page: Annotated[Path | None, typer.Option(help="Markdown page whose computed part is written anew (minutes).")] = None,
+    refit: Annotated[bool, typer.Option("--refit", help="Fit the constants anew and write them over the shipped ones.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Predicted against measured: errors by family, signs, intervals, and what a change moved."""
@@ -237,6 +238,10 @@ def validate(
 
     if not published:
         raise SpecError([Problem("--published", "", "must be given: it names what to compare with")])
+    if refit:
+        changed = validation.refit()
+        err.print("\n".join([*changed, f"{len(changed)} constants changed"]))
+        return
     old = None if diff is None else accuracy.read_speedups(diff)
     with _progress(quiet=as_json, doing="leaving out", things="families") as progress:
         if page is not None:

@@ -175,16 +175,6 @@ _GPU: dict[str, float] = {
     "attention_flops_fraction": 0.5, "attention_wave_s": 2.7e-6, "walk_overhead_s": 3e-6, "walk_fixed_s": 4.5e-6,
     "elementwise_overhead_s": 2.5e-6,
 }  # fmt: skip
-# Fitted on published speculation runs of Qwen3-30B-A3B, DeepSeek and Qwen3-Next on H100 and H200; the same on every device.
-_LAYER_KINDS: dict[str, tuple[float, float, str]] = {
-    "expert_bandwidth_fraction": (0.902, 0.05, "fitted on published runs of speculation (docs/accuracy.md)"),
-    "expert_overhead_s": (2.41e-05, 0.11, "fitted on published runs of speculation (docs/accuracy.md)"),
-    "expert_row_correlation": (0.629, 0.15, "fitted on published runs of speculation (docs/accuracy.md)"),
-    "expert_popularity_shape": (0.454, 0.32, "fitted on published runs of speculation (docs/accuracy.md)"),
-    "grouped_routing_correlation": (0.8, 0.25, "grouped routing touches fewer experts"),
-    "state_overhead_s": (8.51e-05, 0.22, "fitted on published runs of speculation (docs/accuracy.md)"),
-    "state_row_s": (1.05e-06, 0.62, "fitted on published runs of speculation (docs/accuracy.md)"),
-}
 DEFAULTS: Mapping[Kind, KindDefaults] = {
     "gpu": KindDefaults(_GPU, "no measurement of this device: class default"),
     # Weights read per token × tokens/s over datasheet bandwidth, batch 1: GB10 0.60-0.69 (FP8), M3 Ultra 0.62-0.81 (mlx-lm,
@@ -222,8 +212,13 @@ DEFAULTS: Mapping[Kind, KindDefaults] = {
         time_std=0.7,
     ),
 }  # fmt: skip
+# Experts and recurrent states: the same on every device where its profile says nothing else (published_cases/layer_kinds.yaml).
+LAYER_KINDS = (
+    "expert_bandwidth_fraction", "expert_overhead_s", "expert_row_correlation", "expert_popularity_shape",
+    "grouped_routing_correlation", "state_overhead_s", "state_row_s",
+)  # fmt: skip
 OVERRIDABLE = (
-    *sorted({*_GPU, *_LAYER_KINDS}), "walk_s_per_token", "memory_bytes", "memory_bandwidth_bytes_per_s", "compute_units",
+    *sorted({*_GPU, *LAYER_KINDS}), "walk_s_per_token", "memory_bytes", "memory_bandwidth_bytes_per_s", "compute_units",
 )  # fmt: skip
 
 
@@ -452,15 +447,19 @@ def _complete(profile: HardwareProfile) -> Coefficients:
     flops = given.get("flops_fraction", {})
     assert isinstance(flops, dict)
     filled: dict[str, object] = {name: defaults.quantity(name) for name in defaults.values}
-    filled |= {
-        name: Quantity(value=value, source="assumed", note=note, relative_std=std)
-        for name, (value, std, note) in _LAYER_KINDS.items()
-    }
+    filled |= _layer_kinds()
     filled |= {"walk_s_per_token": _assumed_walk(profile), **given}
     filled["flops_fraction"] = {
         dtype: flops.get(dtype) or defaults.quantity("flops_fraction") for dtype in profile.peak_flops_per_s
     }
     return Coefficients.model_validate(filled)
+
+
+@cache
+def _layer_kinds() -> dict[str, Quantity]:
+    """Coefficients of routed experts and recurrent layers, as fitted on published runs."""
+    found: dict[str, Quantity] = check(dict[str, Quantity], load_yaml(resources.folder("published_cases") / "layer_kinds.yaml"))
+    return {name: found[name] for name in LAYER_KINDS}
 
 
 def _assumed_walk(profile: HardwareProfile) -> Quantity:

@@ -334,11 +334,14 @@ def _lengths_spread(question: Question, pricer: StepPricer, tau: float, r: float
         return 0.0
     prompt, output = question.usual.prompt_tokens, question.usual.output_tokens
 
-    def change(name: str, low: int, high: int) -> float:
-        ends = [benchmark_speedup(replace(question, **{name: value}), pricer, tau, r, plain_s) for value in (low, high)]
-        return math.log(ends[1] / ends[0]) / 2
+    prompts = [replace(question, prompt_tokens=tokens) for tokens in (prompt.low, prompt.high)]
+    outputs = [replace(question, output_tokens=tokens) for tokens in (output.low, output.high)]
 
-    return math.hypot(change("prompt_tokens", prompt.low, prompt.high), change("output_tokens", output.low, output.high))
+    def change(ends: list[Question]) -> float:
+        low, high = (benchmark_speedup(end, pricer, tau, r, plain_s) for end in ends)
+        return math.log(high / low) / 2
+
+    return math.hypot(change(prompts), change(outputs))
 
 
 def benchmark_speedup(question: Question, pricer: StepPricer, tau: float, r: float, plain_step_s: float) -> float:

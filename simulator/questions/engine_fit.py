@@ -43,7 +43,7 @@ class Constant:
         return ":".join([*self.engines[:1], self.name])
 
 
-# Row laws of MLX and llama.cpp were set by hand on D5 and C13 (docs/model.md). The others keep the fit honest: nothing was set on them.
+# Row laws of MLX and llama.cpp were set by hand on D5 and C13; on the other four nothing was set, which keeps the fit honest.
 BY_HAND = ("D5", "C13")
 UNFITTED = (*BY_HAND, "D9", "C61", "C65", "C68")
 SERVED = ("sglang", "sglang_2025", "vllm", "vllm_2025", "trtllm", "generic")

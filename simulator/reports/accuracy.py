@@ -23,7 +23,7 @@ def accuracy_sentence(scored: Sequence[Scored]) -> str:
     ]
     return (
         f"{total.cases} published runs: median error of R {_percent(total.median)}, 90th percentile {_percent(total.p90)}, sign "
-        f"right in {' and '.join(sides)}, {_percent(total.inside)} inside the 80 % interval, whose width is {_percent(total.width)}."
+        f"right in {' and '.join(sides)}, {_percent(total.inside)} inside 80 % intervals {_percent(total.width)} wide."
     )
 
 
