@@ -146,6 +146,11 @@ class HardwareProfile(Spec):
     doubtful: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
+    @property
+    def architecture(self) -> str:
+        """Devices of one architecture run the same kernels: the compute capability, or vendor and kind."""
+        return self.compute_capability or f"{self.vendor} {self.kind}"
+
 
 _PCIE_GEN3_X16_BYTES_PER_S = 16e9
 # 0.031 µs per token at 2.52 GHz, 0.022 at 2.6 GHz; boost clocks: about 2.5 GHz from compute capability 8.9 on, 1.4 to 1.7 before.

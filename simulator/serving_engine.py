@@ -82,7 +82,8 @@ class ServingEngine(Spec):
     layers × this. sampler_passes / rejection_passes: passes over rows × vocabulary in 32 bit. ngram_lookup_s: CPU time
     per request and round. draft_cache: how the draft's cache follows the accepted tokens: `padded` first pass over
     γ+1 rows, `catch_up` one more row after full acceptance, `extra_pass` γ+1 passes a round. admission: what of a request
-    must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`.
+    must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`. fitted_on: architectures of devices
+    (`HardwareProfile.architecture`) on whose published runs its constants were fitted; elsewhere they are less sure.
     """
 
     schema_version: Literal[1]
@@ -115,6 +116,7 @@ class ServingEngine(Spec):
     max_num_batched_tokens: Count
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)]
     reserved_bytes: Quantity
+    fitted_on: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
     @model_validator(mode="after")

@@ -23,6 +23,8 @@ from simulator.speculation import MODELLESS_METHODS
 
 # Rounds measured twice in one configuration differ by 3 % (median) and 11-12 % (90th percentile): docs/model.md.
 ROUND_NOISE_STD = 0.04
+# Runs of engines on architectures, or by laboratories, that no constant was fitted on: docs/accuracy.md.
+TRANSFER_STD = 0.10
 # Absolute step times of one shape differ by 4-6 % between software stacks on one device.
 STEP_NOISE_STD = 0.05
 Z80 = 1.2816
@@ -75,10 +77,16 @@ class UncertainPricer:
         plain = np.array([math.log(row.plain_step_s / base.plain_step_s) for row in rows])
         return ratio, plain
 
+    @property
+    def floor_std(self) -> float:
+        """What stays in doubt whatever the coefficients: more where the engine's constants come from other architectures."""
+        engine, profile = self.deployment.engine, self.deployment.hardware.profile
+        return math.hypot(ROUND_NOISE_STD, 0.0 if profile.architecture in engine.fitted_on else TRANSFER_STD)
+
     def log_std(self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0) -> float:
         """One standard deviation of ln R, the noise floor included."""
         ratio, _ = self.sensitivities(gamma, batch, context, proposal_rate)
-        return math.hypot(float(np.linalg.norm(ratio)), ROUND_NOISE_STD)
+        return math.hypot(float(np.linalg.norm(ratio)), self.floor_std)
 
     def given_plain_step(
         self, measured_s: float, gamma: int, batch: int, context: float, proposal_rate: float = 1.0
@@ -90,7 +98,7 @@ class UncertainPricer:
         variance = float(plain @ plain) + STEP_NOISE_STD**2
         gain = float(ratio @ plain) / variance
         left = float(ratio @ ratio) - gain * float(ratio @ plain)
-        return gain * surprise, math.hypot(math.sqrt(max(left, 0.0)), ROUND_NOISE_STD)
+        return gain * surprise, math.hypot(math.sqrt(max(left, 0.0)), self.floor_std)
 
 
 def quantities(deployment: Deployment) -> dict[str, Quantity]:

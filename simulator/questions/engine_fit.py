@@ -78,10 +78,11 @@ CONSTANTS = (
 
 @dataclass(frozen=True)
 class Fit:
-    """Fitted values: logarithms and their covariance, in the order of `CONSTANTS`."""
+    """Fitted values: logarithms and their covariance, in the order of `CONSTANTS`; by engine, the architectures they rest on."""
 
     log_values: NDArray[np.float64]
     covariance: NDArray[np.float64]
+    fitted_on: Mapping[str, tuple[str, ...]]
 
     def quantities(self) -> dict[str, Quantity]:
         """By id of the constant."""
@@ -169,14 +170,25 @@ class EngineFit:
 
         found = least_squares(residuals, self.prior, jac=jacobian, loss="soft_l1", f_scale=2.0, xtol=1e-4, ftol=1e-6)
         curvature = np.asarray(found.jac)
-        return Fit(np.asarray(found.x), np.linalg.inv(curvature.T @ curvature))
+        return Fit(np.asarray(found.x), np.linalg.inv(curvature.T @ curvature), self._fitted_on(chosen))
+
+    def _fitted_on(self, chosen: Sequence[int]) -> dict[str, tuple[str, ...]]:
+        """By engine with a constant of its own: architectures of its runs."""
+        own = {engine for constant in CONSTANTS for engine in constant.engines}
+        seen: dict[str, set[str]] = {engine: set() for engine in own}
+        for index in chosen:
+            if self.engines[index] in own:
+                seen[self.engines[index]].add(self.questions[index].deployment.hardware.profile.architecture)
+        return {engine: tuple(sorted(found)) for engine, found in seen.items()}
 
     def predictions(self, fit: Fit, chosen: Sequence[int]) -> list[Prediction]:
         """What `predict` answers with the fitted constants and their doubts."""
-        changed = self._changed(fit.quantities())
+        changed = self._changed(fit.quantities(), fit.fitted_on)
         return [answer(changed(index), self.cases[index].point, self.cases[index].document) for index in chosen]
 
-    def _changed(self, quantities: Mapping[str, Quantity]) -> Callable[[int], Question]:
+    def _changed(
+        self, quantities: Mapping[str, Quantity], fitted_on: Mapping[str, tuple[str, ...]] | None = None
+    ) -> Callable[[int], Question]:
         """The question of a case under other constants; devices and engines are changed once each."""
         known: dict[tuple[str, str], tuple[Hardware, ServingEngine]] = {}
 
@@ -185,7 +197,10 @@ class EngineFit:
             deployment = question.deployment
             key = (deployment.hardware.profile_id, engine_id)
             if key not in known:
-                known[key] = with_constants(deployment.hardware, deployment.engine, engine_id, quantities)
+                hardware, engine = with_constants(deployment.hardware, deployment.engine, engine_id, quantities)
+                if fitted_on is not None:
+                    engine = engine.model_copy(update={"fitted_on": fitted_on.get(engine_id, ())})
+                known[key] = hardware, engine
             hardware, engine = known[key]
             return replace(question, deployment=replace(deployment, hardware=hardware, engine=engine))
 
