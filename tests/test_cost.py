@@ -198,8 +198,15 @@ def test_uncaptured_passes_wait_for_their_launches():
 
 
 def test_rows_are_padded_to_the_next_captured_graph_and_none_serves_beyond_the_ladder():
-    assert [captured_rows(VLLM, rows) for rows in (1, 3, 9, 512, 513)] == [1, 4, 16, 512, None]
-    assert captured_rows(find_engine("hf_eager"), 1) is None
+    assert [captured_rows(VLLM, rows, rows) for rows in (1, 3, 9, 512, 513)] == [1, 4, 16, 512, None]
+    assert captured_rows(find_engine("hf_eager"), 1, 1) is None
+
+
+def test_graphs_counted_by_sequences_serve_any_number_of_rows_each_but_no_prompt():
+    sglang = find_engine("sglang")
+    assert [captured_rows(sglang, 5 * batch, batch) for batch in (1, 3, 9, 256, 257)] == [5, 20, 80, 1280, None]
+    assert captured_rows(sglang, 64, 1, prompts=True) is None
+    assert captured_rows(VLLM, 64, 1, prompts=True) == 64
 
 
 # ------------------------------------------------------------------------------------------------------------- attention

@@ -51,9 +51,7 @@ def gemm(
     `rows` = m. Raises KeyError for a `compute_dtype` the device lacks.
     """
     coefficients = hardware.coefficients
-    reads = 1.0
-    if row_law is not None and rows <= row_law.largest_rows:
-        reads += row_law.weight_reads_per_row.value * (rows - 1)
+    reads = row_law.weight_reads(rows) if row_law is not None else 1.0
     moved = reads * weight_bytes_per_element * n * k + 2.0 * rows * (n + k)
     tile = coefficients.gemm_tile_rows.value
     # Small batches run in small tiles, whose padding never shows behind the weight stream.
@@ -65,13 +63,23 @@ def gemm(
     return Operation(seconds, _bound(overhead_s, memory_s, compute_s))
 
 
-def experts_touched(num_experts: int, top_k: int, tokens: float) -> float:
-    """Expected number of different experts that `tokens` independent tokens choose: E·(1 - (1 - k/E)^m).
+def experts_touched(num_experts: int, top_k: int, tokens: float, popularity_shape: float = math.inf) -> float:
+    """Expected number of different experts that `tokens` independent tokens choose: E·(1 - mean of (1 - p)^m).
 
-    >>> experts_touched(128, 8, 1)
-    8.0
+    Experts of one text are not equally popular: the share p of tokens that choose an expert follows Beta(a, a·(E/k - 1)), whose
+    mean is k/E, with a = `popularity_shape`; then the mean of (1 - p)^m is B(a, b + m)/B(a, b). An infinite shape is uniform
+    routing, E·(1 - (1 - k/E)^m).
+
+    >>> experts_touched(128, 8, 1), round(experts_touched(128, 8, 1, 0.5), 9)
+    (8.0, 8.0)
+    >>> round(experts_touched(128, 8, 8)), round(experts_touched(128, 8, 8, 0.5))
+    (52, 39)
     """
-    return float(num_experts * (1.0 - (1.0 - top_k / num_experts) ** tokens))
+    if math.isinf(popularity_shape) or top_k >= num_experts:
+        return float(num_experts * (1.0 - (1.0 - top_k / num_experts) ** tokens))
+    a, b = popularity_shape, popularity_shape * (num_experts / top_k - 1)
+    missed = math.exp(math.lgamma(b + tokens) + math.lgamma(a + b) - math.lgamma(b) - math.lgamma(a + b + tokens))
+    return float(num_experts * (1.0 - missed))
 
 
 def grouped_gemm(
