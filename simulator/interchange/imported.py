@@ -152,14 +152,14 @@ def scenario(
     if missing:
         raise SpecError([Problem("--" + name, "", "must be given for a scenario: no file holds it") for name in missing])
     if speculative is not None:
-        parts["acceptance"] = _acceptance(speculative)
+        parts["acceptance"] = acceptance_section(speculative)
     if settings.workload is not None:
         arrivals = (
             {"process": "trace"} if settings.rate_per_s is None else {"process": "poisson", "rate_per_s": settings.rate_per_s}
         )
         parts["workload"] = {"arrivals": arrivals, "requests": {"trace": settings.workload}, "num_requests": 500}
     elif traffic is not None:
-        parts["workload"] = _workload(traffic, trace_file)
+        parts["workload"] = workload_section(traffic, trace_file)
     order = ("hardware", "parallel", "engine", "target", "speculation", "acceptance", "workload", "limits")
     document = {name: parts[name] for name in order if parts.get(name)} | {"seed": 1}
     sources = [_file_name(run.where) for run in runs] + ([] if server is None else [f"a command for {server.engine}"])
@@ -194,7 +194,8 @@ def _has_traffic(run: ObservedRun) -> bool:
     return bool(run.value("completed")) and run.value("prompt_tokens_mean") is not None
 
 
-def _acceptance(run: ObservedRun) -> dict[str, Any]:
+def acceptance_section(run: ObservedRun) -> dict[str, Any]:
+    """The `acceptance:` section that says what the run counted."""
     rates = run.value("acceptance_rates_per_position")
     if rates is not None:
         return {"acceptance_rates_per_position": [_digits(rate) for rate in rates]}
@@ -202,7 +203,8 @@ def _acceptance(run: ObservedRun) -> dict[str, Any]:
     return {"mean_acceptance_length": _digits(length)}
 
 
-def _workload(run: ObservedRun, trace_file: str | None) -> dict[str, Any]:
+def workload_section(run: ObservedRun, trace_file: str | None = None) -> dict[str, Any]:
+    """The `workload:` section of the run's traffic, of its own requests where `trace_file` holds them. Raises `SpecError`."""
     completed = int(run.value("completed") or 0)
     if trace_file is not None:
         return {"arrivals": {"process": "trace"}, "requests": {"trace": trace_file}}

@@ -11,12 +11,14 @@ from simulator.reports.imports import HEADER as IMPORT_HEADER
 from simulator.reports.imports import import_rows, import_sentence, import_summary, settings_rows, write_import
 from simulator.reports.known import known
 from simulator.reports.markdown import break_even_markdown, run_markdown
+from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary
 from simulator.reports.summary import break_even_csv, break_even_summary, run_summary
 from simulator.reports.tables import break_even_sentence, break_even_tables, prediction_rows, prediction_sentence
 from simulator.reports.variants import run_table
 from simulator.reports.verdict import answer, headline, verdict_sentence
 
 __all__ = [
+    "CHECK_HEADER",
     "IMPORT_HEADER",
     "answer",
     "break_even_csv",
@@ -24,6 +26,8 @@ __all__ = [
     "break_even_sentence",
     "break_even_summary",
     "break_even_tables",
+    "check_rows",
+    "check_summary",
     "doubt_table",
     "explanation_sentences",
     "explanation_summary",

@@ -1,0 +1,217 @@
+"""Is the model right about this server, and is the benchmark a fair one? Imported runs against a simulation of their own traffic.
+
+The scenario says what was served on what; its workload and acceptance are replaced by those of the runs. Nothing is fitted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.acceptance import band_for
+from simulator.cost.uncertainty import STEP_NOISE_STD, Z80, Estimate, UncertainPricer
+from simulator.interchange.engine_settings import NotExpressibleError, Setting, Snippet, forced_acceptance
+from simulator.interchange.imported import acceptance_section, workload_section
+from simulator.interchange.observed import ObservedRun
+from simulator.scenario import Scenario, scenario_of
+from simulator.serving_engine import captured_rows
+from simulator.simulation import Comparison, Progress, SimulationResult, simulate
+from simulator.spec import Document, Problem, SpecError
+
+FEWEST_REQUESTS = 20
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One quantity, measured and predicted; in seconds, tokens per second, or a ratio. `part` of the pair: which run."""
+
+    quantity: str
+    part: str
+    measured: float
+    predicted: Estimate
+
+    @property
+    def error(self) -> float:
+        """predicted / measured - 1."""
+        return self.predicted.value / self.measured - 1
+
+    @property
+    def inside(self) -> bool:
+        return self.predicted.low <= self.measured <= self.predicted.high
+
+
+@dataclass(frozen=True)
+class ServerCheck:
+    """rows: quantities that both sides have. doubts: what is wrong or unsure about the benchmark itself. recipe: how to force
+    acceptance on the engine, so that timing alone is compared; None where it cannot."""
+
+    scenario: Scenario
+    result: SimulationResult
+    rows: tuple[Compared, ...]
+    doubts: tuple[str, ...]
+    recipe: Snippet | None
+
+    @property
+    def verdict(self) -> str:
+        """In one sentence, led by the ratio where both runs are there."""
+        judged = [row for row in self.rows if row.part == "ratio"] or list(self.rows)
+        outside = [row for row in judged if not row.inside]
+        if not outside:
+            return "the model agrees with this server: " + "; ".join(f"{row.quantity} {100 * row.error:+.0f} %" for row in judged)
+        worst = max(outside, key=lambda row: abs(math.log1p(row.error)))
+        advice = "look at the doubts about the benchmark first" if self.doubts else "fit-engine can fit its constants"
+        return (
+            f"the model is off: {worst.quantity} is predicted {100 * worst.error:+.0f} % from what was measured, outside its "
+            f"80 % interval; {advice}"
+        )
+
+
+def check_server(runs: Sequence[ObservedRun], scenario: Scenario, progress: Progress | None = None) -> ServerCheck:
+    """Simulates the traffic of the runs and compares. Raises `SpecError` where the runs hold no traffic or do not go together."""
+    speculative = [run for run in runs if run.speculative]
+    plain = [run for run in runs if not run.speculative]
+    for kind, found in (("with", speculative), ("without", plain)):
+        if len(found) > 1:
+            raise SpecError([Problem(found[1].where, "", f"must be the only run {kind} acceptance: check one pair at a time")])
+    if not speculative and not plain:
+        raise SpecError([Problem("FILES", "", "must hold at least one run")])
+    own = _own_traffic(scenario, speculative[0] if speculative else None, plain[0] if plain else None)
+    result = simulate(own, progress)
+    comparison = result.comparisons[0] if speculative else None
+    rows = [*_rows("without", plain, result.plain.summary, _step_std(own))]
+    if comparison is not None:
+        rows += _rows("with", speculative, comparison.variant.summary, math.hypot(_step_std(own), _r_std(comparison)))
+        if plain:
+            rows += _ratios(plain[0], speculative[0], comparison)
+    doubts = tuple(_doubts(own, speculative, plain, comparison))
+    return ServerCheck(own, result, tuple(rows), doubts, _recipe(own, speculative))
+
+
+def _own_traffic(scenario: Scenario, speculative: ObservedRun | None, plain: ObservedRun | None) -> Scenario:
+    """The scenario with the workload and the acceptance of the runs."""
+    data: dict[str, Any] = dict(scenario.document.data)
+    traffic = plain or speculative
+    assert traffic is not None
+    data["workload"] = _frozen(workload_section(traffic))
+    if speculative is None:
+        data.pop("speculation", None)
+        data.pop("acceptance", None)
+    else:
+        if "speculation" not in data:
+            raise SpecError([scenario.document.problem(("speculation",), "must be given: a run has acceptance in it")])
+        gamma = speculative.value("num_speculative_tokens")
+        section = {key: value for key, value in data["speculation"].items() if key != "by_batch"}
+        if "tree" not in section:
+            known = scenario.gammas
+            if gamma is None and len(known) > 1:
+                raise SpecError([Problem("--num-speculative-tokens", "", "must be given: neither file nor scenario says one γ")])
+            section["num_speculative_tokens"] = int(gamma) if gamma is not None else known[0]
+        data["speculation"], data["acceptance"] = section, _frozen(acceptance_section(speculative))
+    return scenario_of(Document(scenario.document.source, data, scenario.document.lines))
+
+
+def _frozen(value: Any) -> Any:
+    """As a document holds it: lists are tuples."""
+    if isinstance(value, dict):
+        return {key: _frozen(each) for key, each in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _rows(part: str, runs: Sequence[ObservedRun], summary: Any, log_std: float) -> Iterator[Compared]:
+    """The latencies and the throughput of one run. Throughput at a stated rate is the rate's, and says nothing."""
+    for run in runs:
+        for name, words, found in (
+            ("tpot_mean_s", "time per output token", summary.tpot_s),
+            ("ttft_mean_s", "time to first token", summary.ttft_s),
+            ("e2e_latency_mean_s", "end-to-end latency", summary.e2e_latency_s),
+        ):
+            measured = run.value(name)
+            if measured and found is not None:
+                yield Compared(words, part, measured, Estimate.lognormal(found.mean, log_std))
+        measured = run.value("output_tokens_per_s")
+        if measured and run.value("request_rate_per_s") is None:
+            yield Compared("output tokens per second", part, measured, Estimate.lognormal(summary.output_tokens_per_s, log_std))
+
+
+def _ratios(plain: ObservedRun, speculative: ObservedRun, comparison: Comparison) -> Iterator[Compared]:
+    """The gain in time per token, and R as the two runs imply it."""
+    before, after = plain.value("tpot_mean_s"), speculative.value("tpot_mean_s")
+    if not before or not after or comparison.tpot is None:
+        return
+    std = _r_std(comparison)
+    yield Compared("gain in time per token", "ratio", before / after, Estimate.lognormal(comparison.tpot.value, std))
+    counts = speculative.counters
+    length = counts.mean_acceptance_length if counts else speculative.value("mean_acceptance_length")
+    implied = comparison.mean_acceptance_length / comparison.tpot.value
+    yield Compared("R, with the share of prompts", "ratio", length * after / before, Estimate.lognormal(implied, std))
+
+
+def _r_std(comparison: Comparison) -> float:
+    return math.log(comparison.r.high / comparison.r.low) / (2 * Z80)
+
+
+def _step_std(scenario: Scenario) -> float:
+    """One standard deviation of ln of a plain step: coefficients, and what stacks differ by."""
+    deployment = scenario.deployment
+    if not deployment.speculative:
+        return 2 * STEP_NOISE_STD
+    _, steps = UncertainPricer(deployment).sensitivities(max(scenario.gammas), 1, 1024, 1.0)
+    return math.hypot(float(sum(step**2 for step in steps)) ** 0.5, STEP_NOISE_STD)
+
+
+def _doubts(
+    scenario: Scenario, speculative: Sequence[ObservedRun], plain: Sequence[ObservedRun], comparison: Comparison | None
+) -> Iterator[str]:
+    """What makes the benchmark say little, or something else than it seems to."""
+    for run in (*plain, *speculative):
+        yield from run.notes
+        if (run.value("completed") or FEWEST_REQUESTS) < FEWEST_REQUESTS:
+            yield f"{run.where}: {run.value('completed'):.0f} requests are few: chance alone moves means by tens of percent"
+        if run.value("tpot_mean_s") is None and run.value("itl_mean_s") is not None:
+            yield f"{run.where}: only ITL is there; it is the time between bursts under speculation and no time per token"
+    for name, words in (("prompt_tokens_mean", "prompts"), ("output_tokens_mean", "outputs")):
+        sizes = [run.value(name) for run in (*plain[:1], *speculative[:1]) if run.value(name)]
+        if len(sizes) == 2 and abs(sizes[0] / sizes[1] - 1) > 0.05:
+            yield f"the {words} of the two runs differ ({sizes[0]:.0f} and {sizes[1]:.0f} tokens): they are not the same traffic"
+    if speculative and comparison is not None:
+        yield from _unlikely_acceptance(scenario, speculative[0], comparison)
+        yield from _uncaptured(scenario, comparison)
+
+
+def _unlikely_acceptance(scenario: Scenario, run: ObservedRun, comparison: Comparison) -> Iterator[str]:
+    band = band_for(scenario.deployment.method, comparison.variant.gamma)
+    counts = run.counters
+    length = counts.mean_acceptance_length_of_proposals if counts else run.value("mean_acceptance_length")
+    if band is not None and length < band.low - 0.5 * (band.low - 1):
+        yield (
+            f"τ = {length:.2f} is far below what is measured elsewhere for {scenario.deployment.method} ({band.low:.2f} to "
+            f"{band.high:.2f}): random-token prompts, a drafter of another target, or a fault"
+        )
+
+
+def _uncaptured(scenario: Scenario, comparison: Comparison) -> Iterator[str]:
+    """Whether the verification of the largest batch runs without a captured graph."""
+    running = comparison.variant.summary.load.mean_running
+    engine = scenario.deployment.engine
+    if running is None or engine.graphs is None:
+        return
+    sequences = math.ceil(running)
+    rows = sequences * (comparison.variant.gamma + 1)
+    if captured_rows(engine, rows, sequences) is None:
+        yield f"verification of {running:.0f} sequences is {rows} rows, above the largest captured graph: it runs eagerly"
+
+
+def _recipe(scenario: Scenario, speculative: Sequence[ObservedRun]) -> Snippet | None:
+    if not speculative:
+        return None
+    rates = speculative[0].value("acceptance_rates_per_position")
+    deployment, spec = scenario.deployment, scenario.file.speculation
+    if rates is None or spec is None:
+        return None
+    setting = Setting(spec.method, max(scenario.gammas), spec.drafter, deployment.draft_tensor_parallel_size)
+    try:
+        return forced_acceptance(scenario.file.engine.partition("_")[0], setting, [round(rate, 4) for rate in rates])
+    except NotExpressibleError:
+        return None
