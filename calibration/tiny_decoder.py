@@ -45,6 +45,10 @@ class TinyCache:
         for layer in self.layers:
             layer.crop_to(length)
 
+    def select_sequences(self, sequences: Sequence[int]) -> None:
+        for layer in self.layers:
+            layer.keys, layer.values = layer.keys[list(sequences)], layer.values[list(sequences)]
+
     def select_layers(self, layers: Sequence[int]) -> TinyCache:
         return TinyCache([self.layers[layer] for layer in layers])
 

@@ -84,9 +84,7 @@ def speculative_generate(
         ForwardCountError: a round did not cost exactly one forward pass of the target.
     """
     model = as_model(target)
-    check_request(model, prompt_ids, max_new_tokens)
-    if k < 1:
-        raise DecodingError(f"k: must be at least 1 (got {k})")
+    check_request(model, prompt_ids, max_new_tokens, k)
     drafter.check(model)
     loop = _SpeculativeLoop(model, drafter, prompt_ids, sampling=sampling, seed=seed, bonus=bonus, phases=phases)
     return loop.run(max_new_tokens, k, eos_ids, prefill)
@@ -168,8 +166,8 @@ class _SpeculativeLoop:
         emitted = until_end(emitted, eos_ids)
         accepted = agreement(draft_tokens, emitted)
         self.rounds.append(Round(len(draft_tokens), accepted))
-        session.keep(len(self.context) + accepted)
         self.context += emitted
+        session.keep(len(self.context) - 1)
 
 
 def _next_token(
@@ -196,8 +194,8 @@ def until_end(tokens: Sequence[int], eos_ids: Collection[int]) -> list[int]:
     return list(tokens)
 
 
-def check_request(model: CausalModel, prompt_ids: Sequence[int], max_new_tokens: int) -> None:
-    """Raises DecodingError for an empty prompt, tokens outside the vocabulary, or a negative budget."""
+def check_request(model: CausalModel, prompt_ids: Sequence[int], max_new_tokens: int, k: int | None = None) -> None:
+    """Raises DecodingError for an empty prompt, tokens outside the vocabulary, a negative budget, or no drafts to verify."""
     if not len(prompt_ids):
         raise DecodingError("prompt_ids: must hold at least one token")
     if not 0 <= min(prompt_ids) <= max(prompt_ids) < model.vocab_size:
@@ -206,3 +204,5 @@ def check_request(model: CausalModel, prompt_ids: Sequence[int], max_new_tokens:
         )
     if max_new_tokens < 0:
         raise DecodingError(f"max_new_tokens: must be at least 0 (got {max_new_tokens})")
+    if k is not None and k < 1:
+        raise DecodingError(f"k: must be at least 1 (got {k})")

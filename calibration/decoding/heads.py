@@ -17,7 +17,7 @@ from calibration.decoding.drafters import Drafter, DraftSession, Proposal
 from calibration.decoding.errors import DecodingError
 from calibration.decoding.models import CausalModel, KeyValueCache
 from calibration.decoding.phases import Phases, no_phases
-from calibration.decoding.sampling import GREEDY, RandomStreams, Sampling, draw
+from calibration.decoding.sampling import GREEDY, RandomStreams, Sampling, choose_draft
 from calibration.tiny_decoder import DecoderBlock, LayerCache, visible_slots
 
 
@@ -121,12 +121,6 @@ class _HeadSession(DraftSession):
             self.features = self.features[:, : self.target_cache.length]
         return self.features
 
-    def choose(self, logits: torch.Tensor, distributions: list[torch.Tensor]) -> int:
-        if self.sampling.greedy:
-            return int(logits.argmax(-1))
-        distributions.append(self.sampling.probabilities(logits))
-        return draw(distributions[-1], self.streams.draft)
-
     def close(self) -> None:
         self.tap.remove()
 
@@ -141,7 +135,7 @@ class _MedusaSession(_HeadSession):
             logits = self.head(features[0, -1])[:k]
         distributions: list[torch.Tensor] = []
         with self.phases("sampling", len(logits)):
-            tokens = [self.choose(row, distributions) for row in logits]
+            tokens = [choose_draft(row, self.sampling, self.streams, distributions) for row in logits]
         return tokens, torch.stack(distributions) if distributions else None
 
 
@@ -164,7 +158,7 @@ class _EagleSession(_HeadSession):
                 hidden = self.head(self.target.embed(torch.tensor([tokens])), inputs, cache)[:, -1:]
                 logits = self.target.head(hidden)[0, -1]
             with self.phases("sampling", 1):
-                drafted.append(self.choose(logits, distributions))
+                drafted.append(choose_draft(logits, self.sampling, self.streams, distributions))
             inputs, tokens = hidden, drafted[-1:]
         cache.crop_to(features.shape[1])
         return drafted, torch.stack(distributions) if distributions else None

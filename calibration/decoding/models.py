@@ -14,6 +14,11 @@ import torch
 
 from calibration.decoding.errors import DecodingError
 
+RECURRENT = (
+    "the model keeps a recurrent state that cannot be taken back after a rejected draft: speculative decoding needs a model "
+    "with attention in every layer"
+)
+
 
 class KeyValueCache(Protocol):
     """Keys and values of the tokens a model has seen, on a common time axis for the whole batch."""
@@ -25,6 +30,10 @@ class KeyValueCache(Protocol):
 
     def crop_to(self, length: int) -> None:
         """Forgets all slots from `length` on."""
+        ...
+
+    def select_sequences(self, sequences: Sequence[int]) -> None:
+        """Keeps these sequences of the batch, in this order."""
         ...
 
     def select_layers(self, layers: Sequence[int]) -> KeyValueCache:
@@ -85,16 +94,19 @@ class HuggingFaceCache:
 
     @property
     def length(self) -> int:
-        return int(self.cache.get_seq_length())
+        try:
+            return int(self.cache.get_seq_length())
+        except ValueError:  # no layer with attention
+            raise DecodingError(RECURRENT) from None
 
     def crop_to(self, length: int) -> None:
         if not getattr(self.cache, "is_croppable", True):
-            raise DecodingError(
-                "the model keeps a recurrent state that cannot be taken back after a rejected draft: "
-                "speculative decoding needs a model with attention in every layer"
-            )
+            raise DecodingError(RECURRENT)
         # Also where nothing is removed: sliding-window layers drop what lies outside their window then.
         self.cache.crop(-(self.length - length))
+
+    def select_sequences(self, sequences: Sequence[int]) -> None:
+        self.cache.batch_select_indices(torch.tensor(list(sequences)))
 
     def select_layers(self, layers: Sequence[int]) -> HuggingFaceCache:
         from transformers import DynamicCache

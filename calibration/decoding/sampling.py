@@ -90,6 +90,14 @@ def choose(logits: torch.Tensor, sampling: Sampling, stream: Stream) -> int:
     return int(logits.argmax(-1)) if sampling.greedy else draw(sampling.probabilities(logits), stream)
 
 
+def choose_draft(logits: torch.Tensor, sampling: Sampling, streams: RandomStreams, distributions: list[torch.Tensor]) -> int:
+    """A draft token from the logits of one position; the distribution it was drawn from is kept, unless the draft is greedy."""
+    if sampling.greedy:
+        return int(logits.argmax(-1))
+    distributions.append(sampling.probabilities(logits))
+    return draw(distributions[-1], streams.draft)
+
+
 def acceptance_probability(target_probs: torch.Tensor, draft_probs: torch.Tensor | None, token: int) -> float:
     """min(1, p_target / p_draft) of a drafted token. Leviathan et al. 2023, section 2.3; no `draft_probs`: a point mass."""
     target_prob = float(target_probs[token])

@@ -20,6 +20,7 @@ from calibration.decoding.sampling import (
     Sampling,
     acceptance_probability,
     choose,
+    choose_draft,
     draw,
     residual_probabilities,
 )
@@ -52,12 +53,7 @@ def draft_speculate(
         with phases(first if step == 0 else "draft", len(pending)):
             logits = draft_model(torch.tensor([pending]), cache, last=1)[0, -1]
         with phases("sampling", 1):
-            logits = resized(logits, vocab_size)
-            if sampling.greedy:
-                tokens.append(int(logits.argmax(-1)))
-            else:
-                distributions.append(sampling.probabilities(logits))
-                tokens.append(draw(distributions[-1], streams.draft))
+            tokens.append(choose_draft(resized(logits, vocab_size), sampling, streams, distributions))
         pending = tokens[-1:]
     return tokens, torch.stack(distributions) if distributions else None
 
