@@ -109,7 +109,7 @@ class TinyDecoder(nn.Module):
     def module(self) -> nn.Module:
         return self
 
-    def new_cache(self) -> TinyCache:
+    def new_cache(self, *, rewinds: bool = True) -> TinyCache:  # noqa: ARG002  every slot is kept either way
         return TinyCache([LayerCache() for _ in self.layers])
 
     @torch.no_grad()

@@ -167,7 +167,7 @@ class _BatchLoop:
         with self.phases("sampling", max(fed) + 1):
             for index, (sequence, (drafts, probs)) in enumerate(zip(self.active, proposals, strict=True)):
                 own = logits[index, -(fed[index] + 1) :]
-                emitted, _ = accept(own, drafts, probs, sampling=self.sampling, streams=sequence.streams)
+                emitted = accept(own, drafts, probs, sampling=self.sampling, streams=sequence.streams)
                 emitted = until_end(emitted, self.eos_ids)
                 accepted.append(agreement(drafts, emitted))
                 sequence.context += emitted

@@ -52,7 +52,7 @@ def plain_generate(
     """One token per forward pass, until `max_new_tokens` or a token of `eos_ids`, which is emitted."""
     model = as_model(target)
     check_request(model, prompt_ids, max_new_tokens)
-    cache, streams = model.new_cache(), RandomStreams(seed)
+    cache, streams = model.new_cache(rewinds=False), RandomStreams(seed)
     tokens: list[int] = []
     with ForwardCounter([model.module]) as counter:
         while len(tokens) < max_new_tokens and not (tokens and tokens[-1] in eos_ids):

@@ -14,6 +14,7 @@ from calibration.decoding.models import CausalModel, HuggingFaceModel
 
 def layer_subset(model: CausalModel, layers: Sequence[int]) -> CausalModel:
     """`model` with only the given layers, ascending and counted from 0; no weight is copied. Raises DecodingError."""
+    _check_separable(model)
     base, attribute, blocks = _blocks(model)
     if not layers or list(layers) != sorted(set(layers)) or not 0 <= layers[0] <= layers[-1] < len(blocks):
         raise DecodingError(
@@ -32,6 +33,15 @@ def layer_subset(model: CausalModel, layers: Sequence[int]) -> CausalModel:
     clone._modules[model.module.base_model_prefix] = inner
     clone.config = inner.config = config
     return HuggingFaceModel(clone, name)
+
+
+def _check_separable(model: CausalModel) -> None:
+    """Raises DecodingError where layers lean on others by number, or run through hooks that know the whole model only."""
+    config = getattr(model.module, "config", None)
+    if getattr(config, "num_kv_shared_layers", 0) or getattr(config, "hidden_size_per_layer_input", 0):
+        raise DecodingError(f"{model.name}: its layers share keys and values or inputs by number, so none can be left out")
+    if any(hasattr(part, "_hf_hook") for part in model.module.modules()):
+        raise DecodingError(f"{model.name}: is spread over devices; to leave layers out it must be loaded on one")
 
 
 def _blocks(model: CausalModel) -> tuple[Any, str, torch.nn.ModuleList]:

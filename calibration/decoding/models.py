@@ -56,7 +56,9 @@ class CausalModel(Protocol):
         """What is called for each forward pass; hooks on it see every pass."""
         ...
 
-    def new_cache(self) -> Any: ...
+    def new_cache(self, *, rewinds: bool = True) -> Any:
+        """An empty cache; one that never `rewinds` need not hold what a later crop would bring back."""
+        ...
 
     def __call__(
         self,
@@ -132,12 +134,13 @@ class HuggingFaceModel:
         accepted = inspect.signature(module.forward).parameters
         self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
         self._keeps_logits = "logits_to_keep" in accepted
+        self._takes_positions = "position_ids" in accepted
 
-    def new_cache(self) -> HuggingFaceCache:
+    def new_cache(self, *, rewinds: bool = True) -> HuggingFaceCache:
         from transformers import DynamicCache
 
         cache = DynamicCache(config=self.config)
-        if hasattr(cache, "activate_past_recording"):
+        if rewinds and hasattr(cache, "activate_past_recording"):
             cache.activate_past_recording()
         return HuggingFaceCache(cache)
 
@@ -159,6 +162,8 @@ class HuggingFaceModel:
         if slot_mask is not None:
             options["attention_mask"] = slot_mask.long().to(device)
         if positions is not None:
+            if not self._takes_positions:
+                raise DecodingError(f"{self.name}: takes no positions, which a batch needs; decode one sequence at a time")
             options["position_ids"] = positions.to(device)
         logits = self.module(input_ids=token_ids.to(device), **options).logits
         return logits if last is None else logits[:, -last:]

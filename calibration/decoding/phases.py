@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -54,7 +53,7 @@ class PhaseClock:
 
     def totals(self) -> dict[str, float]:
         """Seconds by phase."""
-        sums: Counter[str] = Counter()
+        sums: dict[str, float] = {}
         for span in self.spans:
-            sums[span.phase] += span.seconds  # type: ignore[assignment]  # a Counter of seconds
-        return dict(sums)
+            sums[span.phase] = sums.get(span.phase, 0.0) + span.seconds
+        return sums

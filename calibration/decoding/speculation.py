@@ -19,7 +19,6 @@ from calibration.decoding.sampling import (
     RandomStreams,
     Sampling,
     acceptance_probability,
-    choose,
     choose_draft,
     draw,
     residual_probabilities,
@@ -83,8 +82,8 @@ def target_verify(
     with phases("verify", len(pending)):
         logits = target_model(torch.tensor([pending]), cache, last=fed + 1)[0]
     with phases("sampling", fed + 1):
-        emitted, accepted = accept(logits, draft_tokens, draft_probs, sampling=sampling, streams=streams)
-        cache.crop_to(min(cache.length, len(context_ids) + accepted))
+        emitted = accept(logits, draft_tokens, draft_probs, sampling=sampling, streams=streams)
+        cache.crop_to(min(cache.length, len(context_ids) + agreement(draft_tokens, emitted)))
     return emitted
 
 
@@ -95,25 +94,23 @@ def accept(
     *,
     sampling: Sampling,
     streams: RandomStreams,
-) -> tuple[list[int], int]:
-    """(emitted tokens, accepted drafts) by the target's logits after each position, shape (positions, vocabulary).
+) -> list[int]:
+    """The tokens emitted, by the target's logits after each position, shape (positions, vocabulary).
 
     A position more than there are drafts yields the bonus token.
     """
     if sampling.greedy:
         # A point mass: the rule comes down to equality, whatever the draft thought.
         chosen = logits.argmax(-1).tolist()
-        accepted = agreement(draft_tokens, chosen)
-        return chosen[: accepted + 1], accepted
+        return chosen[: agreement(draft_tokens, chosen) + 1]
     target_probs = sampling.probabilities(logits)
     for index, token in enumerate(draft_tokens):
         draft = None if draft_probs is None else draft_probs[index].to(target_probs)
         if streams.accept.random() >= acceptance_probability(target_probs[index], draft, token):
             correction = draw(residual_probabilities(target_probs[index], draft, token), streams.emit)
-            return [*draft_tokens[:index], correction], index
-    accepted = len(draft_tokens)
-    own = [choose(logits[accepted], sampling, streams.emit)] if len(logits) > accepted else []
-    return [*draft_tokens, *own], accepted
+            return [*draft_tokens[:index], correction]
+    own = [draw(target_probs[-1], streams.emit)] if len(logits) > len(draft_tokens) else []
+    return [*draft_tokens, *own]
 
 
 def agreement(draft_tokens: Sequence[int], emitted: Sequence[int]) -> int:
