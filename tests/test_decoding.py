@@ -115,10 +115,10 @@ def test_greedy_speculation_writes_what_plain_decoding_writes(family, name):
     target, other = FAMILIES[family](0), FAMILIES[family](1)
     drafter = _drafters(target, other)[name]
     for prompt, ways in zip(PROMPTS, (WAYS, WAYS[1:2], WAYS[-1:]), strict=True):
-        plain = d.plain_generate(target, prompt, 20)
-        assert plain.target_forwards == len(plain.tokens) == 20
+        plain = d.plain_generate(target, prompt, 14)
+        assert plain.target_forwards == len(plain.tokens) == 14
         for k, bonus, prefill in ways:
-            fast = d.speculative_generate(target, drafter, prompt, 20, k, bonus=bonus, prefill=prefill)
+            fast = d.speculative_generate(target, drafter, prompt, 14, k, bonus=bonus, prefill=prefill)
             assert fast.tokens == plain.tokens, (k, bonus, prefill)
             assert fast.target_forwards == len(fast.rounds) + prefill
             own = sum(1 for r in fast.rounds if bonus or r.accepted < r.proposed or not r.proposed)
@@ -131,16 +131,16 @@ def test_a_batch_with_ragged_acceptance_writes_what_each_sequence_writes_alone(f
     target, other = FAMILIES[family](0), FAMILIES[family](1)
     drafter = _drafters(target, other)[name]
     for k, bonus, sampling in ((4, True, d.GREEDY), (2, False, d.GREEDY), (3, True, d.Sampling(0.7, top_k=20, top_p=0.9))):
-        together = d.speculative_generate_batch(target, drafter, PROMPTS, 16, k, bonus=bonus, sampling=sampling)
+        together = d.speculative_generate_batch(target, drafter, PROMPTS, 12, k, bonus=bonus, sampling=sampling)
         # Only the first sequence of a batch has the random streams of a sequence alone.
         for index, prompt in enumerate(PROMPTS if sampling.greedy else PROMPTS[:1]):
-            alone = d.speculative_generate(target, drafter, prompt, 16, k, bonus=bonus, sampling=sampling)
+            alone = d.speculative_generate(target, drafter, prompt, 12, k, bonus=bonus, sampling=sampling)
             assert together.tokens[index] == alone.tokens
             assert together.rounds[index] == alone.rounds
         assert together.target_forwards == 1 + max(map(len, together.rounds))
-    plain = d.plain_generate_batch(target, PROMPTS, 16)
-    assert plain.tokens == tuple(d.plain_generate(target, prompt, 16).tokens for prompt in PROMPTS)
-    assert plain.target_forwards == 16
+    plain = d.plain_generate_batch(target, PROMPTS, 12)
+    assert plain.tokens == tuple(d.plain_generate(target, prompt, 12).tokens for prompt in PROMPTS)
+    assert plain.target_forwards == 12
 
 
 def test_in_a_batch_a_full_sliding_window_is_refused_and_not_misread():
