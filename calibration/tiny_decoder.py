@@ -124,9 +124,11 @@ class TinyDecoder(nn.Module):
     ) -> torch.Tensor:
         """See `calibration.decoding.models.CausalModel`."""
         new, held = token_ids.shape[1], cache.length
-        if positions is None:
-            positions = torch.arange(held, held + new)[None]
-        visible = visible_slots(new, held, slot_mask)
+        device = self.embedding.weight.device
+        token_ids = token_ids.to(device)
+        positions = torch.arange(held, held + new)[None] if positions is None else positions
+        positions = positions.to(device)
+        visible = visible_slots(new, held, slot_mask, device)
         hidden = self.embedding(token_ids)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             hidden = layer(hidden, positions, visible, layer_cache)
@@ -137,27 +139,27 @@ class TinyDecoder(nn.Module):
         return self.norm.register_forward_hook(lambda _, __, output: receive(output))
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return self.embedding(token_ids)
+        return self.embedding(token_ids.to(self.embedding.weight.device))
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.output_head(hidden) * self.logit_scale
 
 
-def visible_slots(new: int, held: int, slot_mask: torch.Tensor | None) -> torch.Tensor:
+def visible_slots(new: int, held: int, slot_mask: torch.Tensor | None, device: torch.device) -> torch.Tensor:
     """Which slots each new token may see, shape (batch or 1, 1, new, held + new): those before it that hold something.
 
     A token sees itself always, so that padding has something to average.
     """
-    slots = torch.arange(held + new)
+    slots = torch.arange(held + new, device=device)
     own = slots[held:, None]
     causal = (slots[None] <= own)[None, None]
-    return causal if slot_mask is None else causal & (slot_mask[:, None, None] | (slots[None] == own))
+    return causal if slot_mask is None else causal & (slot_mask.to(device)[:, None, None] | (slots[None] == own))
 
 
 def _rotated(states: torch.Tensor, positions: torch.Tensor, base: float = 10_000.0) -> torch.Tensor:
     """Rotary position embedding (Su et al. 2021), halves rotated against each other, shape (batch, heads, new, width)."""
     half = states.shape[-1] // 2
-    angles = positions[:, None, :, None] * base ** -(torch.arange(half) / half)
+    angles = positions[:, None, :, None] * base ** -(torch.arange(half, device=positions.device) / half)
     left, right = states[..., :half], states[..., half:]
     cos, sin = angles.cos().to(states), angles.sin().to(states)
     return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)

@@ -20,7 +20,7 @@ Proposal = tuple[list[int], torch.Tensor | None]
 
 
 class DraftSession(ABC):
-    """One generation's drafting. Also a context: leaving it lets go of what it hung on the target."""
+    """One generation's drafting."""
 
     @abstractmethod
     def propose(self, context_ids: Sequence[int], k: int) -> Proposal:
@@ -30,7 +30,7 @@ class DraftSession(ABC):
         """Forgets what was drafted beyond the first `length` tokens of the context, which are all but its last."""
 
     def close(self) -> None:  # noqa: B027
-        """Ends the generation."""
+        """Ends the generation: lets go of what hangs on the target."""
 
 
 class BatchDraftSession(ABC):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from calibration.decoding.counting import ForwardCounter, ForwardCountError
-from calibration.decoding.drafters import Drafter
+from calibration.decoding.drafters import Drafter, DraftSession
 from calibration.decoding.errors import DecodingError
 from calibration.decoding.models import CausalModel, KeyValueCache, as_model
 from calibration.decoding.phases import Phases, no_phases
@@ -143,7 +143,7 @@ class _SpeculativeLoop:
         self.target_forwards += self.target_calls.forwards - before
         return token
 
-    def _round(self, session: Any, k: int, eos_ids: Collection[int]) -> None:
+    def _round(self, session: DraftSession, k: int, eos_ids: Collection[int]) -> None:
         before = self.draft_calls.forwards
         draft_tokens, draft_probs = session.propose(self.context, k) if k else ([], None)
         self.draft_forwards += self.draft_calls.forwards - before

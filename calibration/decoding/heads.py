@@ -16,7 +16,7 @@ from torch.nn import functional
 from calibration.decoding.drafters import Drafter, DraftSession, Proposal
 from calibration.decoding.errors import DecodingError
 from calibration.decoding.models import CausalModel, KeyValueCache
-from calibration.decoding.phases import Phases, no_phases
+from calibration.decoding.phases import Phase, Phases, no_phases
 from calibration.decoding.sampling import GREEDY, RandomStreams, Sampling, choose_draft
 from calibration.tiny_decoder import DecoderBlock, LayerCache, visible_slots
 
@@ -54,7 +54,7 @@ class EagleHead(nn.Module):
         """Both (batch, new, width) → hidden states (batch, new, width); the cache grows by the new places."""
         new, held = embeddings.shape[1], cache.length
         positions = torch.arange(held, held + new, device=embeddings.device)[None]
-        visible = visible_slots(new, held, None).to(embeddings.device)
+        visible = visible_slots(new, held, None, embeddings.device)
         return self.block(self.join(torch.cat([embeddings, features], dim=-1)), positions, visible, cache)
 
 
@@ -149,12 +149,13 @@ class _EagleSession(_HeadSession):
             return [], None
         cache = self.cache = self.cache or LayerCache()
         # Slot i joins token i + 1 with the hidden state of token i; what earlier drafts left there came from guessed states.
-        first, held = "draft" if cache.length else "draft_prefill", cache.length
+        held = cache.length
+        first: Phase = "draft" if held else "draft_prefill"
         inputs, tokens = features[:, held:], list(context_ids[held + 1 :])
         drafted: list[int] = []
         distributions: list[torch.Tensor] = []
         for step in range(k):
-            with self.phases(first if step == 0 else "draft", len(tokens)):  # type: ignore[arg-type]
+            with self.phases(first if step == 0 else "draft", len(tokens)):
                 hidden = self.head(self.target.embed(torch.tensor([tokens])), inputs, cache)[:, -1:]
                 logits = self.target.head(hidden)[0, -1]
             with self.phases("sampling", 1):

@@ -16,7 +16,7 @@ from calibration.decoding.sampling import GREEDY, RandomStreams, Sampling
 
 
 class LayerSkipDrafter(ModelDrafter):
-    """Some of the target's layers draft with the target's weights; `early_exit` names the first ones.
+    """Some of the target's layers draft with the target's weights: the first ones (early exit), or all but a few.
 
     With `share_cache` the draft also reads the target's keys and values and needs neither a prefill nor to catch up. They
     are the ones it would compute itself where the layers are the target's first; with a gap they are better than its own,

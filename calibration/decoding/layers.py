@@ -37,7 +37,7 @@ def layer_subset(model: CausalModel, layers: Sequence[int]) -> CausalModel:
 
 def _check_separable(model: CausalModel) -> None:
     """Raises DecodingError where layers lean on others by number, or run through hooks that know the whole model only."""
-    config = getattr(model.module, "config", None)
+    config = getattr(model, "config", None)
     if getattr(config, "num_kv_shared_layers", 0) or getattr(config, "hidden_size_per_layer_input", 0):
         raise DecodingError(f"{model.name}: its layers share keys and values or inputs by number, so none can be left out")
     if any(hasattr(part, "_hf_hook") for part in model.module.modules()):
