@@ -376,6 +376,33 @@ def _table_json(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     return {"title": title, "rows": [dict(zip(header, row, strict=True)) for row in rows]}
 
 
+def demo(
+    hardware: Annotated[str, typer.Option(help="Device on which the counts are priced.")] = "h100_sxm",
+    target: Annotated[str, typer.Option(help="Target model priced there.")] = "Llama-3.1-8B",
+    draft: Annotated[str, typer.Option(help="Draft model priced there.")] = "Llama-3.2-1B",
+    as_json: AsJson = False,
+) -> None:
+    """Real speculative decoding of two tiny models: passes counted, output as plain; then what a device makes of it."""
+    from simulator import demo as demonstration
+
+    answer = demonstration.demonstrate(hardware, target, draft)
+    if as_json:
+        _print_json(demonstration.summary(answer))
+        return
+    console = _console()
+    _print_sentence(console, demonstration.headline(answer), "bold")
+    console.print()
+    _print_table(console, *demonstration.counts_table(answer))
+    _print_notes(console, [demonstration.counts_note()], [])
+    console.print()
+    where, *reasons = demonstration.device_sentences(answer)
+    _print_sentence(console, where, "bold")
+    console.print()
+    _print_table(console, *demonstration.device_table(answer))
+    for reason in reasons:
+        _print_sentence(console, reason)
+
+
 @app.command("list")
 def list_known(
     kind: Annotated[str | None, typer.Argument(help="hardware, engine, model, acceptance, workload or scenario.")] = None,
