@@ -20,14 +20,14 @@ from pathlib import Path
 
 import torch
 
-from calibration.measurement import Clock
+from calibration.measurement import SHORTEST_SAMPLE_S, Clock
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
-# A sample shorter than this drowns in the clock's own cost.
-SHORTEST_SAMPLE_S = 2e-3
 _MOST_CALLS = 4096
 _SHORT_S = 0.01
+_MOST_COPIES = 256
+_ALIGNED = 256
 _RANDOM_BLOCK = 2**20 + 1
 
 
@@ -82,6 +82,7 @@ class Device:
         torch.set_num_threads(threads)
         self.kind, self.threads = kind, threads
         self._refusals: dict[str, str] = {}
+        self._stores: dict[str, torch.Tensor] = {}
         self.torch_device = torch.device(kind)
         self.facts = _cpu_facts(threads) if kind == "cpu" else _cuda_facts() if kind == "cuda" else _mps_facts()
         # The thread's clock counts the calling thread only.
@@ -95,7 +96,8 @@ class Device:
             torch.mps.synchronize()
 
     def free_memory(self) -> None:
-        """Gives cached memory back."""
+        """Drops operands and gives cached memory back."""
+        self._stores.clear()
         if self.kind == "cuda":
             torch.cuda.empty_cache()
         elif self.kind == "mps":
@@ -106,6 +108,16 @@ class Device:
         numbers = math.prod(shape)
         block = torch.empty(min(numbers, _RANDOM_BLOCK), device=self.torch_device).normal_(0.0, 0.02).to(DTYPES[dtype])
         return block.repeat(math.ceil(numbers / block.numel()))[:numbers].view(shape) if numbers else block.view(shape)
+
+    def operands(self, *shape: int, dtype: str, least: int = 1) -> list[torch.Tensor]:
+        """Different tensors of `shape`, together more than twice the last cache; all cells share one store of numbers."""
+        item = -(-math.prod(shape) // _ALIGNED) * _ALIGNED
+        count = max(min(math.ceil(2 * self.facts.cache_bytes / (item * DTYPE_BYTES[dtype])), _MOST_COPIES), least)
+        store = self._stores.get(dtype)
+        if store is None or store.numel() < count * item:
+            self._stores.pop(dtype, None)
+            store = self._stores[dtype] = self.random(count * item, dtype=dtype)
+        return [store[start * item :][: math.prod(shape)].view(shape) for start in range(count)]
 
     def refusal(self, dtype: str) -> str:
         """Why GEMM in `dtype` does not run here, or "". A CPU without the instructions emulates small types slowly."""
@@ -191,11 +203,6 @@ class Device:
     def _per_call(self, calls: int, taken: Sequence[tuple[float, float]]) -> Samples:
         seconds, wall = ([_rounded(item[part] / calls) for item in taken] for part in (0, 1))
         return Samples(calls, tuple(seconds), () if self.clock == "wall" else tuple(wall))
-
-    def copies(self, item_bytes: int, least: int = 1, most: int = 256) -> int:
-        """How many different operands outgrow twice the last cache, within an eighth of the memory."""
-        wanted = min(max(math.ceil(2 * self.facts.cache_bytes / max(item_bytes, 1)), least), most)
-        return max(min(wanted, self.facts.memory_bytes // 8 // max(item_bytes, 1)), least)
 
 
 def best_kind() -> str:
