@@ -1,1 +1,1 @@
-"""What the hardware and the models did: measuring, decoding, tracing and fitting. Knows nothing of `simulator`; the only home of torch."""
+"""What the hardware and the models did: measuring, decoding, tracing, fitting. Knows no `simulator`; the only home of torch."""
