@@ -2,7 +2,7 @@
 
 Generic: it knows no law, no device and no torch. A law takes parameters by name and a sequence of inputs, and returns one
 prediction for each. Residuals are ln(predicted / measured) unless asked otherwise, since times spread over decades and err in
-proportion. What the data cannot tell is refused (`Unidentifiable`) rather than answered by a bound or a start value.
+proportion. What the data cannot tell is refused (`UnidentifiableError`) rather than answered by a bound or a start value.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FitError(ValueError):
     """These measurements do not determine the law; the text says why and what would."""
 
 
-class Unidentifiable(FitError):
+class UnidentifiableError(FitError):
     """The data leave `parameters` open: alone, or against one another."""
 
     def __init__(self, parameters: Sequence[str], message: str):
@@ -90,7 +90,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """|predicted / measured - 1| over `count` observations; worst_at: index of the worst; bias: median of predicted / measured - 1."""
+    """|predicted / measured - 1| over `count` observations. worst_at: index of the worst; bias: median with its sign."""
 
     count: int
     median: float
@@ -128,7 +128,7 @@ def fit(
 ) -> Fit:
     """Least squares within bounds; with `robust`, residuals beyond 1.5 standard deviations count by their size, not its square.
 
-    Raises `Unidentifiable` where the data leave a parameter open, `FitError` where there are too few or the law breaks down.
+    Raises `UnidentifiableError` where the data leave a parameter open, `FitError` where there are too few or the law breaks down.
     """
     names = tuple(parameter.name for parameter in parameters)
     if len(observations) < len(parameters) + 1:
@@ -204,14 +204,14 @@ def _check_rank(names: Sequence[str], jacobian: Vector, count: int) -> None:
     norms = np.linalg.norm(jacobian, axis=0)
     silent = [name for name, norm in zip(names, norms, strict=True) if norm <= 1e-12 * max(float(norms.max()), 1e-300)]
     if silent:
-        raise Unidentifiable(
+        raise UnidentifiableError(
             silent, f"none of the {count} measurements depends on {' or '.join(silent)}: measure where it matters"
         )
     _, sizes, directions = np.linalg.svd(jacobian / norms, full_matrices=False)
     if sizes[-1] < _SAME_DIRECTION * sizes[0]:
         shares = np.abs(directions[-1])
         mixed = [name for name, share in zip(names, shares, strict=True) if share > 0.1 * shares.max()]
-        raise Unidentifiable(
+        raise UnidentifiableError(
             mixed, f"{' and '.join(mixed)} cannot be told apart by these {count} measurements: vary what tells them apart"
         )
 
@@ -224,7 +224,7 @@ def _check_spread(parameters: Sequence[Parameter], std: Vector) -> None:
         if math.isfinite(parameter.high - parameter.low) and spread > (parameter.high - parameter.low) / 2
     ]
     if wide:
-        raise Unidentifiable(
+        raise UnidentifiableError(
             wide, f"{' and '.join(wide)} stays anywhere within its bounds: more or quieter measurements are needed"
         )
 
@@ -298,9 +298,7 @@ def _left_out_error(candidate: Candidate[T], observations: Sequence[Observation[
     names = sorted({observation.group for observation in observations})
     fold = {name: index % folds for index, name in enumerate(names)}
     # From the fit to everything, whose minimum is near: a start far off is walked once, not once a fold.
-    near = [
-        Parameter(each.name, whole.values[each.name] or each.start, each.low, each.high) for each in candidate.parameters
-    ]  # fmt: skip
+    near = [Parameter(each.name, whole.values[each.name] or each.start, each.low, each.high) for each in candidate.parameters]
     sizes = []
     for index in range(min(folds, len(names))):
         train = [each for each in observations if fold[each.group] != index]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from calibration.fit import Candidate, FitError, Observation, Parameter, Unidentifiable, choose, errors, fit
+from calibration.fit import Candidate, FitError, Observation, Parameter, UnidentifiableError, choose, errors, fit
 
 
 @dataclass(frozen=True)
@@ -212,14 +212,14 @@ def test_errors_shared_by_a_group_widen_the_interval() -> None:
     ],
 )
 def test_what_the_data_cannot_tell_is_refused_by_name(shapes: list[Shape], named: set[str]) -> None:
-    with pytest.raises(Unidentifiable) as refused:
+    with pytest.raises(UnidentifiableError) as refused:
         fit(gemm_s, GEMM, measured(shapes, 0.02))
     assert set(refused.value.parameters) & named
     assert any(name in str(refused.value) for name in named)
 
 
 def test_a_parameter_that_moves_nothing_is_refused() -> None:
-    with pytest.raises(Unidentifiable, match="none of the 120 measurements depends on spare"):
+    with pytest.raises(UnidentifiableError, match="none of the 120 measurements depends on spare"):
         fit(gemm_s, (*GEMM, Parameter("spare", 1.0, 0.0, 2.0)), measured(DESIGN, 0.05))
 
 
