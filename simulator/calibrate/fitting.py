@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from calibration.fit import Candidate, Fit, FitError, Law, Observation, Parameter, choose, fit
 from simulator.architecture import ModelArchitecture
 from simulator.calibrate.laws import (
+    ATTENTION_FLOPS,
     DECODE_PARAMETERS,
+    HOST_LAUNCH,
     ONE_ROW,
     SMALL_KERNEL,
-    SPLIT_PARAMETERS,
     TILES,
     WALK_PARAMETERS,
     WAVE,
@@ -34,7 +35,7 @@ from simulator.calibrate.laws import (
 )
 from simulator.calibrate.parts import Cells, Part, judged
 from simulator.cost.roofline import gemm
-from simulator.hardware import Hardware
+from simulator.hardware import Hardware, RowFactors
 from simulator.number_format import FORMATS
 from simulator.serving_engine import AttentionRegime
 
@@ -125,91 +126,144 @@ def row_factors(law: Law[Gemm], values: Mapping[str, float], cells: Sequence[Obs
 # ------------------------------------------------------------------------------------------------------------ attention
 
 
-def fit_decode(hardware: Hardware, dtype: str, cells: Cells[Attention]) -> Part[Attention]:
-    """Decode attention: with and without the time that each sequence × KV-head block takes of its own."""
-    law = attention_law(hardware, dtype, "split_kv", {"attention_wave_s": 0.0, "attention_flops_fraction": 1.0})
-    without = Candidate("stream", law, DECODE_PARAMETERS)
-    with_waves = Candidate(
-        "stream and waves of blocks",
-        attention_law(hardware, dtype, "split_kv", {"attention_flops_fraction": 1.0}),
-        (*DECODE_PARAMETERS, WAVE),
-    )
-    part: Part[Attention] = Part("decode attention")
+@dataclass(frozen=True)
+class AttentionFit:
+    """regime: how this device verifies several rows. parts: decode, verification by split KV, by serial walk; those fitted."""
+
+    regime: AttentionRegime
+    parts: tuple[Part[Attention], ...]
+
+
+def fit_attention(hardware: Hardware, dtype: str, decode: Cells[Attention], verify: Cells[Attention]) -> AttentionFit:
+    """Split-KV kernels read the cache once for all rows: one law holds for decode and verification together. Where walks over the
+    cache explain verification better, decode is fitted alone. Walks are fitted in any case, for engines that take them."""
+    together = fit_split(hardware, dtype, [*decode.fit, *verify.fit], bool(verify.fit))
+    alone = fit_split(hardware, dtype, decode.fit, False)
+    if not verify.fit:
+        return AttentionFit("split_kv", (_named(alone, "decode attention", hardware, dtype, decode),))
+    walk = fit_walk(hardware, dtype, verify)
+    split = _named(together, "verification attention, split KV", hardware, dtype, verify)
+    walks = _mean_error(walk) < _mean_error(split) * (1 - _MARGIN)
+    first = _named(alone if walks else together, "decode attention", hardware, dtype, decode)
+    # The coefficients of split KV stand with decode.
+    return AttentionFit("serial_walk" if walks else "split_kv", (first, replace(split, values={}, fit=None), walk))
+
+
+def _mean_error(part: Part[Attention]) -> float:
+    return part.fitted.mean if part.fitted else math.inf
+
+
+def fit_split(hardware: Hardware, dtype: str, cells: Sequence[Observation[Attention]], arithmetic: bool) -> Part[Attention]:
+    """The stream of the cache; with a time of its own for each sequence × KV-head block; with arithmetic where rows differ."""
+    part: Part[Attention] = Part("attention")
+    forms: list[tuple[str, dict[str, float], tuple[Parameter, ...]]] = []
+    forms.append(("stream", {"attention_wave_s": 0.0, "attention_flops_fraction": 1.0}, DECODE_PARAMETERS))
+    forms.append(("stream and waves of blocks", {"attention_flops_fraction": 1.0}, (*DECODE_PARAMETERS, WAVE)))
+    if arithmetic:
+        forms.append(("stream and arithmetic", {"attention_wave_s": 0.0}, (*DECODE_PARAMETERS, ATTENTION_FLOPS)))
+        forms.append(("stream, waves of blocks and arithmetic", {}, (*DECODE_PARAMETERS, WAVE, ATTENTION_FLOPS)))
+    candidates = [Candidate(name, attention_law(hardware, dtype, "split_kv", fixed), free) for name, fixed, free in forms]
     try:
-        choice = choose([without, with_waves], cells.fit, margin=_MARGIN)
+        choice = choose(candidates, cells, margin=_MARGIN)
     except FitError as error:
         return replace(part, problem=str(error))
     values = {"attention_wave_s": 0.0, **choice.fit.values}
-    part = replace(part, law=choice.candidate.name, tried=choice.tried, fit=choice.fit, values=values)
-    return judged(part, choice.predict, cells)
+    return replace(part, law=choice.candidate.name, tried=choice.tried, fit=choice.fit, values=values)
 
 
-def fit_verification(
-    hardware: Hardware, dtype: str, cells: Cells[Attention]
-) -> tuple[AttentionRegime, Part[Attention], Part[Attention]]:
-    """(regime that holds here, split-KV part, serial-walk part): both are fitted, since engines may use either kernel."""
-    parts: dict[AttentionRegime, Part[Attention]] = {}
-    for regime, name, parameters in (
-        ("split_kv", "verification, split KV", SPLIT_PARAMETERS),
-        ("serial_walk", "verification, serial walk", WALK_PARAMETERS),
-    ):
-        candidate = Candidate(name, attention_law(hardware, dtype, regime), parameters)  # type: ignore[arg-type]
-        part: Part[Attention] = Part(name)
-        try:
-            choice = choose([candidate], cells.fit)
-        except FitError as error:
-            parts[regime] = replace(part, problem=str(error))  # type: ignore[index]
-            continue
-        fitted = replace(part, law=name, tried=choice.tried, fit=choice.fit, values=choice.fit.values)
-        parts[regime] = judged(fitted, choice.predict, cells)  # type: ignore[index]
-    split, walk = parts["split_kv"], parts["serial_walk"]
-    taken: AttentionRegime = "serial_walk" if _error(walk) < _error(split) * (1 - _MARGIN) else "split_kv"
-    return taken, split, walk
+def fit_walk(hardware: Hardware, dtype: str, cells: Cells[Attention]) -> Part[Attention]:
+    """Verification in which each block of 64 query rows walks its whole cache alone."""
+    part: Part[Attention] = Part("verification attention, serial walk")
+    law = attention_law(hardware, dtype, "serial_walk")
+    try:
+        found = fit(law, WALK_PARAMETERS, cells.fit)
+    except FitError as error:
+        return replace(part, problem=str(error))
+    part = replace(part, law="serial walk", fit=found, values=found.values)
+    return judged(part, lambda inputs: law(found.values, inputs), cells)
 
 
-def _error(part: Part[Attention]) -> float:
-    found = [error for _, error in part.tried if isinstance(error, float)]
-    return min(found, default=math.inf)
+def _named(part: Part[Attention], name: str, hardware: Hardware, dtype: str, cells: Cells[Attention]) -> Part[Attention]:
+    """The part judged on some cells, under a name."""
+    if part.problem:
+        return replace(part, name=name)
+    law = attention_law(hardware, dtype, "split_kv", None if "arithmetic" in part.law else {"attention_flops_fraction": 1.0})
+    return judged(replace(part, name=name), lambda inputs: law(part.values, inputs), cells)
 
 
 # --------------------------------------------------------------------------------------------------------- whole passes
 
+Models = Mapping[str, ModelArchitecture]
 
-def fit_forwards(
-    hardware: Hardware, dtype: str, regime: AttentionRegime, models: Mapping[str, ModelArchitecture], cells: Cells[Forward]
-) -> Part[Forward]:
+
+def fit_forwards(hardware: Hardware, dtype: str, regime: AttentionRegime, models: Models, cells: Cells[Forward]) -> Part[Forward]:
     """Whole passes: what a small kernel takes, which holds everything that a layer costs beside its matrices and attention."""
-    part: Part[Forward] = Part(f"whole forward {dtype}", "parts, and small kernels of equal time")
     law = forward_law(hardware, dtype, regime, models)
+    part: Part[Forward] = Part("whole forward", "matrices, attention, and small kernels of equal time")
+    return _one_parameter(part, law, SMALL_KERNEL, cells)
+
+
+def fit_launches(hardware: Hardware, dtype: str, regime: AttentionRegime, models: Models, cells: Cells[Forward]) -> Part[Forward]:
+    """Passes that a host launches kernel by kernel: the longer of the device's time and layers × the host's time for one."""
+    part: Part[Forward] = Part("whole forward", "as above, or the host's launches where they take longer")
+    return _one_parameter(part, forward_law(hardware, dtype, regime, models), HOST_LAUNCH, cells)
+
+
+def _one_parameter(part: Part[Forward], law: Law[Forward], parameter: Parameter, cells: Cells[Forward]) -> Part[Forward]:
     try:
-        found = fit(law, (SMALL_KERNEL,), cells.fit)
+        found = fit(law, (parameter,), cells.fit)
     except FitError as error:
         return judged(replace(part, problem=str(error)), lambda inputs: law({}, inputs), cells)
-    part = replace(part, fit=found, values=found.values)
-    return judged(part, lambda inputs: law(found.values, inputs), cells)
+    return judged(replace(part, fit=found, values=found.values), lambda inputs: law(found.values, inputs), cells)
 
 
-def refined_row_factors(
-    hardware: Hardware,
-    dtype: str,
-    regime: AttentionRegime,
-    models: Mapping[str, ModelArchitecture],
-    cells: Sequence[Observation[Forward]],
-) -> dict[int, float]:
-    """Row factors as whole passes show them: what is measured beyond all other parts, over the modelled GEMMs' busy time.
+def refined(
+    hardware: Hardware, dtype: str, regime: AttentionRegime, models: Models, cells: Cells[Forward]
+) -> Part[Forward] | None:
+    """Row factors as whole passes show them, where they predict passes of other models, batches and contexts better.
 
     A matrix that is timed alone finds caches and threads as no pass leaves them.
     """
     law = forward_law(hardware, dtype, regime, models)
+    groups = sorted({cell.group for cell in cells.fit})
+    if len(groups) < 2:
+        return None
+    before: list[float] = []
+    after: list[float] = []
+    for fold in range(min(4, len(groups))):
+        out = set(groups[fold::4])
+        test = [cell for cell in cells.fit if cell.group in out]
+        factors = pass_row_factors(hardware, dtype, regime, models, [cell for cell in cells.fit if cell.group not in out])
+        better = forward_law(with_row_factors(hardware, dtype, factors), dtype, regime, models)
+        for each, sizes in ((law, before), (better, after)):
+            predicted = each({}, [cell.inputs for cell in test])
+            sizes += [abs(math.log(value / cell.measured)) for value, cell in zip(predicted, test, strict=True)]
+    old, new = statistics.fmean(before), statistics.fmean(after)
+    if new > old * (1 - _MARGIN):
+        return None
+    factors = pass_row_factors(hardware, dtype, regime, models, cells.fit)
+    better = forward_law(with_row_factors(hardware, dtype, factors), dtype, regime, models)
+    name = "matrices with factors by rows of whole passes, attention, small kernels"
+    tried = (("factors by rows of single matrices", old), ("of whole passes", new))
+    return judged(Part("whole forward", name, tried, row_factors=factors), lambda inputs: better({}, inputs), cells)
+
+
+def pass_row_factors(
+    hardware: Hardware, dtype: str, regime: AttentionRegime, models: Models, cells: Sequence[Observation[Forward]]
+) -> dict[int, float]:
+    """Factors that make the matrices' busy time what is left of a pass beside all other parts; median over equal rows."""
     table = hardware.profile.gemm_row_factors.get(dtype)
-    doubled = with_row_factors(hardware, dtype, {rows: 2 * value for rows, value in table.by_rows.items()} if table else {1: 2.0})
+    knots = dict(table.by_rows) if table else {1: 1.0}
+    twice_as_long = with_row_factors(hardware, dtype, {rows: 2 * value for rows, value in knots.items()})
     inputs = [cell.inputs for cell in cells]
-    modelled = law({}, inputs)
-    # Twice the factors add the GEMMs' busy time once more.
-    busy = [twice - once for twice, once in zip(forward_law(doubled, dtype, regime, models)({}, inputs), modelled, strict=True)]
+    once = forward_law(hardware, dtype, regime, models)({}, inputs)
+    # Doubled factors add the matrices' busy time once more.
+    twice = forward_law(twice_as_long, dtype, regime, models)({}, inputs)
     by_rows: dict[int, list[float]] = {}
-    for cell, once, gemms in zip(cells, modelled, busy, strict=True):
-        by_rows.setdefault(cell.inputs.batch * cell.inputs.rows, []).append(1 + (cell.measured - once) / gemms)
-    known = table.by_rows if table else {}
-    found = {rows: max(statistics.median(ratios), 0.1) * (table.at(rows) if table else 1.0) for rows, ratios in by_rows.items()}
-    return dict(sorted({**known, **found}.items()))
+    for cell, short, long in zip(cells, once, twice, strict=True):
+        share = (cell.measured - short) / (long - short)
+        by_rows.setdefault(cell.inputs.batch * cell.inputs.rows, []).append(max(1 + share, 0.1))
+    corrections = {rows: statistics.median(found) for rows, found in sorted(by_rows.items())}
+    correction = RowFactors.model_construct(source="fitted", by_rows=corrections)
+    # Row counts that no pass had are corrected as their neighbours.
+    return {rows: correction.at(rows) * (table.at(rows) if table else 1.0) for rows in sorted({*corrections, *knots})}

@@ -37,11 +37,12 @@ class Part(Generic[T]):
 
 @dataclass(frozen=True)
 class Cells(Generic[T]):
-    """What a part is fitted to and judged on, and the measurement's own noise: half the difference of two halves of the
-    repetitions, median over cells."""
+    """What a part is fitted to and judged on. again: cells of `fit` measured a second time on their own. noise: of the
+    measurement itself, half the difference of two halves of the repetitions, median over cells."""
 
     fit: Sequence[Observation[T]]
     held_out: Sequence[Observation[T]]
+    again: Sequence[Observation[T]] = ()
     noise: float | None = None
 
 
@@ -93,16 +94,26 @@ def rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def ratio_errors(
+@dataclass(frozen=True)
+class RatioRow:
+    """Errors of t(b(γ+1))/t(b), γ = 1..8 and b up to 64 rows, which is what decides speculation; and where the worst is."""
+
+    name: str
+    errors: Errors
+    worst: str
+
+
+def ratio_row(
+    name: str,
     observations: Sequence[Observation[T]],
     predict: Callable[[Sequence[T]], Sequence[float]],
     widened: Callable[[T], tuple[object, int]],
-) -> tuple[Errors | None, str]:
-    """Errors of t(b(γ+1))/t(b), γ = 1..8, and where the worst is. widened: a cell's (everything but its rows, rows)."""
-    by_key: dict[object, dict[int, tuple[float, T]]] = {}
+) -> list[RatioRow]:
+    """The row, or none where no two cells differ in rows alone. widened: a cell's (everything but its rows, rows)."""
+    by_key: dict[object, dict[int, Observation[T]]] = {}
     for each in observations:
         key, rows = widened(each.inputs)
-        by_key.setdefault(key, {})[rows] = (each.measured, each.inputs)
+        by_key.setdefault(key, {})[rows] = each
     pairs = [
         (found[rows * times], found[rows])
         for found in by_key.values()
@@ -111,8 +122,7 @@ def ratio_errors(
         if rows <= 64 and rows * times in found
     ]
     if not pairs:
-        return None, ""
-    wide = np.asarray(predict([pair[0][1] for pair in pairs]), float)
-    narrow = np.asarray(predict([pair[1][1] for pair in pairs]), float)
-    found_errors = errors((wide / narrow).tolist(), [pair[0][0] / pair[1][0] for pair in pairs])
-    return found_errors, shown(pairs[found_errors.worst_at][0][1])
+        return []
+    wide, narrow = (np.asarray(predict([pair[side].inputs for pair in pairs]), float) for side in (0, 1))
+    found_errors = errors((wide / narrow).tolist(), [pair[0].measured / pair[1].measured for pair in pairs])
+    return [RatioRow(name, found_errors, shown(pairs[found_errors.worst_at][0].inputs))]
