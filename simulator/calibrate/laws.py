@@ -141,7 +141,8 @@ DECODE_PARAMETERS = (
     Parameter("attention_bandwidth_fraction", 0.7, 0.02, 0.99),
 )
 WAVE = Parameter("attention_wave_s", 3e-6, 0.0, 2e-3)
-ATTENTION_FLOPS = Parameter("attention_flops_fraction", 0.4, 0.001, 1.0)
+# From so slow a rate that arithmetic shows everywhere: hidden behind the stream it would leave no slope to follow.
+ATTENTION_FLOPS = Parameter("attention_flops_fraction", 0.02, 0.001, 1.0)
 WALK_PARAMETERS = (
     Parameter("walk_overhead_s", 3e-6, 0.0, 2e-3),
     Parameter("walk_s_per_token", 3e-8, 1e-10, 1e-4),

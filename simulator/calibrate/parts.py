@@ -55,14 +55,14 @@ def judged(part: Part[T], predict: Callable[[Sequence[T]], Sequence[float]], cel
         return errors(predict([each.inputs for each in observations]), [each.measured for each in observations])
 
     held_out = of(cells.held_out)
-    worst = str(shown(cells.held_out[held_out.worst_at].inputs)) if held_out else ""
+    worst = shown(cells.held_out[held_out.worst_at].inputs) if held_out else ""
     return replace(part, fitted=of(cells.fit), held_out=held_out, worst=worst, noise=cells.noise)
 
 
 def shown(cell: object) -> str:
-    """A cell in words: ``m 8, n 4096, k 4096``."""
-    names = getattr(cell, "_fields", ())
-    return ", ".join(f"{name.replace('_', ' ')} {getattr(cell, name)}" for name in names)
+    """A cell in words, without what is zero: ``m 8, n 4096, k 4096``."""
+    found = ((name.replace("_", " "), getattr(cell, name)) for name in getattr(cell, "_fields", ()))
+    return ", ".join(f"{name} {value}" for name, value in found if value)
 
 
 def doubts(part: Part[T], names: Sequence[str]) -> dict[str, float]:
