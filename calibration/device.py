@@ -12,7 +12,6 @@ import math
 import os
 import platform
 import shutil
-import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -199,6 +198,11 @@ class Device:
         return max(min(wanted, self.facts.memory_bytes // 8 // max(item_bytes, 1)), least)
 
 
+def best_kind() -> str:
+    """cuda where there is one, else mps, else cpu."""
+    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+
+
 def linear(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """rows[m, k] · weights[n, k]ᵀ; 8-bit with unit scales and 16-bit output."""
     if rows.dtype == torch.float8_e4m3fn:
@@ -211,17 +215,6 @@ def first_line(error: BaseException) -> str:
     """The first line of an error's text, short."""
     text = str(error).strip().split("\n", 1)[0] or type(error).__name__
     return text if len(text) <= 200 else text[:197] + "..."
-
-
-def repeatability(device: Device, seconds: float) -> float:
-    """Spins a small GEMM for `seconds`, to bring clocks and caches up; interquartile range over median of its times."""
-    rows, weights = device.random(64, 512, dtype="fp32"), device.random(512, 512, dtype="fp32")
-    work, end = Work([lambda: linear(rows, weights)]), time.perf_counter() + seconds
-    times: list[float] = []
-    while time.perf_counter() < end:
-        times += device.sample(work, 5, 0.05).seconds
-    quarters = statistics.quantiles(times, n=4)
-    return (quarters[2] - quarters[0]) / quarters[1]
 
 
 def _fitting(samples: int, each_s: float, visit_s: float) -> int:

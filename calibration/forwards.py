@@ -32,15 +32,6 @@ class ModelSource:
     path: Path | None = None
 
 
-def local_model(path: Path) -> ModelSource:
-    """A model in a local folder, its config read. Raises UnsupportedError where transformers cannot read it."""
-    try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise UnsupportedError(f"{path}: {error}") from None
-    return ModelSource(config.to_diff_dict() | {"model_type": config.model_type}, path)
-
-
 class Forwards:
     """Builds the `Work` of forward cells; keeps models loaded, KV caches and graphs while memory allows."""
 

@@ -57,8 +57,10 @@ class Header(_Record):
     """The run: device and environment. Seconds, bytes.
 
     device: torch's name (cpu, cuda, mps). compute_units: streaming multiprocessors, or cores in use on a CPU.
-    dtypes: types that GEMM runs in. peaks: id of the hardware profile whose datasheet peaks the plan relied on, "" where the
-    device is not known. models: Hugging Face config of each model measured, by the name that cells use.
+    dtypes: types that GEMM runs in; pass_dtypes and modes: those of whole passes. backends: attention kernel of a plain step
+    and of verification. peaks: id of the hardware profile with the datasheet peaks of this device, "" where it is not known.
+    rates: the first look at the device that the plan's durations come from. plan: hash of the planned cells. models: Hugging
+    Face config of each model measured, by the name that cells use.
     """
 
     schema_version: Literal[1] = 1
@@ -80,6 +82,10 @@ class Header(_Record):
     minutes: float
     seed: int
     peaks: str = ""
+    pass_dtypes: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+    backends: dict[str, str] = Field(default_factory=dict)
+    rates: dict[str, float] = Field(default_factory=dict)
     plan: str
     models: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
@@ -127,7 +133,7 @@ class Visit(_Record):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """All samples of one cell; `rounds` and `at_s` hold one entry a sample."""
+    """All samples of one cell, whose `key` it has; `rounds` and `at_s` hold one entry a sample."""
 
     kind: Kind
     inputs: Mapping[str, Value]
@@ -138,6 +144,7 @@ class Measurement:
     at_s: tuple[float, ...]
     status: Status = "ok"
     reason: str = ""
+    key: str = ""
 
     @property
     def median_s(self) -> float:
@@ -270,6 +277,7 @@ def _joined(visits: Sequence[Visit]) -> tuple[Measurement, ...]:
                 tuple(stay.at_s for stay, _ in samples),
                 refused.status if refused else "ok",
                 refused.reason if refused else "",
+                cell.key,
             )
         )
     return tuple(joined)
