@@ -53,4 +53,8 @@ def test_the_wheel_runs_from_another_folder(tmp_path):
     assert len(known["hardware"]) >= 12
     broken_even = [sys.executable, "-P", "-m", "simulator", "break-even", "quickstart", "--json"]
     assert subprocess.run(broken_even, cwd=away, env=environment, capture_output=True, check=False).returncode == 0
-    assert {path.name for path in site.iterdir() if path.is_dir() and not path.name.endswith("dist-info")} <= {"simulator", "calibration", "bin"}
+    assert {path.name for path in site.iterdir() if path.is_dir() and not path.name.endswith("dist-info")} <= {
+        "simulator",
+        "calibration",
+        "bin",
+    }

@@ -132,7 +132,7 @@ class ForwardCost:
         terms = [
             CostTerm("layers", layers.seconds, layers.bound),
             CostTerm("lm_head", head.seconds, head.bound),
-            self._attention_term(asked),
+            self.attention_term(asked),
             CostTerm("small_kernels", small_s, small_bound),
         ]
         if self.has_experts:
@@ -246,7 +246,7 @@ class ForwardCost:
 
     # ------------------------------------------------------------------------------------------------------- attention
 
-    def _attention_term(self, asked: ForwardPass) -> CostTerm:
+    def attention_term(self, asked: ForwardPass) -> CostTerm:
         """Every group of layers over the tokens that it sees."""
         seconds, bounds = 0.0, {}  # type: float, dict[Bound, float]
         for group in self.groups:
