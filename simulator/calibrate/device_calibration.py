@@ -13,7 +13,7 @@ from simulator.calibrate.survey import Request, Session, prepare, resumed
 from simulator.spec import Problem, SpecError
 
 if TYPE_CHECKING:
-    from calibration.measurement import MeasurementFile, Visit
+    from calibration.measurement import MeasurementFile
     from simulator.calibrate.report import FitReport
 
 _PROFILES, _MEASUREMENTS = "hardware_profiles", Path("calibration") / "measurements"
@@ -79,6 +79,18 @@ def measurements_path(profile: Path) -> Path:
     folder = profile.parent
     beside = folder.parent / _MEASUREMENTS if folder.name == _PROFILES else folder
     return beside / f"{profile.stem}.jsonl"
+
+
+def refit_path(measurements: Path) -> Path:
+    """The profile that a file of measurements stands beside.
+
+    >>> refit_path(Path("calibration/measurements/a.jsonl")).as_posix(), refit_path(Path("b/cpu.jsonl")).as_posix()
+    ('hardware_profiles/a.yaml', 'b/cpu.yaml')
+    """
+    folder = measurements.parent
+    if folder.parts[-2:] == _MEASUREMENTS.parts:
+        folder = folder.parent.parent / _PROFILES
+    return folder / f"{measurements.stem}.yaml"
 
 
 def require_free(profile: Path) -> None:

@@ -137,10 +137,10 @@ def samples_of(kind: Kind) -> tuple[int, float]:
 
 
 def visit_seconds(planned: Planned) -> float:
-    """A warm-up call and the samples, with a little to set up."""
+    """The samples, and calls to warm up where they are short."""
     samples, longest_s = samples_of(planned.cell.kind)
     taken = min(max(longest_s, 2 * planned.call_s), samples * max(planned.call_s, SHORTEST_SAMPLE_S))
-    return planned.call_s + taken + (1e-3 if planned.cell.kind == "forward" else 1e-2)
+    return taken + (0.0 if planned.cell.kind == "forward" else 4 * planned.call_s + 1e-3)
 
 
 def plan(target: Target, rates: Rates, minutes: float) -> Plan:
