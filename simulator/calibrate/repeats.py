@@ -68,6 +68,6 @@ def repeat_lines(file: MeasurementFile) -> list[str]:
     ]
     few = min(ratio.samples for ratio in ratios)
     lines.append(
-        f"  The two differ by at most {worst.difference:.1%} (γ = {worst.num_speculative_tokens}); {few} samples or more behind each."
+        f"  The two differ by at most {worst.difference:.1%} (γ = {worst.num_speculative_tokens}); {few} samples or more each."
     )
     return lines
