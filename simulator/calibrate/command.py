@@ -143,7 +143,8 @@ def _progress(session: Session) -> Iterator[tuple[Progress, Refusal]]:
 
         yield announce, refusal
         return
-    from rich.progress import BarColumn, Progress as Bars, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeRemainingColumn())
     with Bars(*columns, console=err, transient=True) as bars:

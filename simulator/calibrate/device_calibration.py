@@ -13,7 +13,7 @@ from simulator.calibrate.survey import Request, Session, prepare, resumed
 from simulator.spec import Problem, SpecError
 
 if TYPE_CHECKING:
-    from calibration.measurement import MeasurementFile, Visit
+    from calibration.measurement import MeasurementFile
     from simulator.calibrate.report import FitReport
 
 _PROFILES, _MEASUREMENTS = "hardware_profiles", Path("calibration") / "measurements"
