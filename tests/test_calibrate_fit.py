@@ -16,6 +16,7 @@ import pytest
 
 from calibration.measurement import Cell, Header, MeasurementFile, MeasurementWriter, Visit, read_measurements
 from simulator.architecture import config_of
+from simulator.calibrate.compare import compare, comparison_lines
 from simulator.calibrate.device_fit import fit_measurements
 from simulator.calibrate.fitting import gemm_seconds
 from simulator.calibrate.laws import Attention, Forward, Gemm, attention_law, forward_law, with_coefficients, with_row_factors
@@ -93,7 +94,9 @@ def pass_plan(device: Hardware) -> Iterator[tuple[Cell, float]]:
             yield Cell(kind="forward", inputs=inputs, split="check"), seconds
 
 
-def measured(path: Path, device: Hardware, noise: float = 0.05, peaks: str = "h100_sxm") -> MeasurementFile:
+def measured(
+    path: Path, device: Hardware, noise: float = 0.05, peaks: str = "h100_sxm", draws: bytes = b"samples"
+) -> MeasurementFile:
     """A finished file of noisy times."""
     header = Header(
         device="cuda", device_name="NVIDIA H100 80GB HBM3", device_count=1, driver="570.1, CUDA 12.8", torch="2.13.0",
@@ -101,14 +104,14 @@ def measured(path: Path, device: Hardware, noise: float = 0.05, peaks: str = "h1
         dtypes=("bf16",), threads=1, load_average=0.1, clock="device", started="2026-11-29T12:00:00+00:00", minutes=3.0, seed=0,
         peaks=peaks, plan="0" * 16, models=CONFIGS,
     )  # fmt: skip
-    draws = np.random.default_rng([11, *b"samples"])
+    noises = np.random.default_rng([11, *draws])
     # Waiting for the disk after each line would take most of the test.
     with pytest.MonkeyPatch.context() as patch, MeasurementWriter.create(path, header) as writer:
         patch.setattr(os, "fsync", lambda handle: None)
         plan = cells(device)
         for number in range(ROUNDS):
             for cell, seconds in plan:
-                taken = tuple(float(f"{seconds * math.exp(each):.6g}") for each in draws.normal(0, noise, 3))
+                taken = tuple(float(f"{seconds * math.exp(each):.6g}") for each in noises.normal(0, noise, 3))
                 writer.append(Visit(cell=cell, round=number, at_s=float(number), seconds=taken))
         writer.finish()
     return read_measurements(path)
@@ -226,3 +229,24 @@ def test_a_device_that_no_datasheet_knows_gets_measured_peaks(stored: Path, tmp_
     known = fit_measurements(file).hardware
     cells_of = [Gemm(m, 4096, 4096) for m in (1, 8, 512)]
     assert gemm_seconds(loaded, "bf16")(cells_of) == pytest.approx(gemm_seconds(known, "bf16")(cells_of), rel=0.03)
+
+
+# ----------------------------------------------------------------------------------------------------- two calibrations
+
+
+def test_two_calibrations_of_an_unchanged_device_show_no_move(tmp_path: Path, report: FitReport) -> None:
+    other = fit_measurements(measured(tmp_path / "again.jsonl", true_device(), 0.05, draws=b"again"))
+    moved = compare(report.hardware, other.hardware)
+    assert {"memory_bandwidth_bytes_per_s", "flops_per_s.bf16", "elementwise_overhead_s"} <= {each.name for each in moved}
+    assert sum(each.significant for each in moved) <= 1
+    assert "moved beyond" in comparison_lines(moved, "a.yaml", "b.yaml")[-1]
+
+
+def test_a_slower_memory_is_the_one_thing_that_moved(report: FitReport) -> None:
+    slower = with_coefficients(
+        report.hardware, {"memory_bandwidth_fraction": 0.6}, quantity=report.hardware.coefficients.memory_bandwidth_fraction
+    )
+    significant = [each for each in compare(report.hardware, slower) if each.significant]
+    assert [each.name for each in significant] == ["memory_bandwidth_bytes_per_s"]
+    assert significant[0].ratio == pytest.approx(0.6 / report.hardware.coefficients.memory_bandwidth_fraction.value)
+    assert significant[0].high < 1
