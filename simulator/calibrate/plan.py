@@ -221,12 +221,9 @@ def _gemm_cells(target: Target) -> Iterator[tuple[Cell, int]]:
                 for m in ROWS if full else FEW_ROWS:
                     if name == "head" and m > 256:
                         continue
-                    held_out = name == "down" or m in HELD_OUT_ROWS
-                    rank = 1 if m <= 8 and name in ("up", "down") else 2 if m <= 128 else 3
-                    yield (
-                        _cell("gemm", "held_out" if held_out else "fit", m=m, n=n, k=k, dtype=dtype),
-                        rank + min(index, 3 - rank),
-                    )
+                    split: Split = "held_out" if name == "down" or m in HELD_OUT_ROWS else "fit"
+                    core = name != "head" and (m <= 8 or m in (16, 64, 256)) and index < 2
+                    yield _cell("gemm", split, m=m, n=n, k=k, dtype=dtype), 1 if core else 2 if m <= 128 and not index else 3
 
 
 def _attention_cells(target: Target) -> Iterator[tuple[Cell, int]]:
