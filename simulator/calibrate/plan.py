@@ -59,7 +59,9 @@ CHECKED_ROWS = range(1, 10)
 VERIFIED_ROWS = (2, 3, 4, 5, 8, 9, 12, 16)
 HELD_OUT_VERIFIED_ROWS = frozenset({3, 9, 12})
 # Cells beyond the essential ones are taken while a round can be repeated this often.
-LEAST_ROUNDS = 4
+LEAST_ROUNDS = 3
+# Visits a round to the cells of rank 0, on whose times the answer turns.
+VISITS_OF_FIRST_RANK = 3
 # First looks see a quieter machine and friendlier shapes than a run does.
 _CAUTION = 1.5
 
@@ -95,7 +97,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A cell, how much it matters and its estimated seconds per call. rank 0: visited twice a round, 1: always taken."""
+    """A cell, how much it matters and its estimated seconds per call. rank 0: visited more often, 1: always taken."""
 
     cell: Cell
     rank: int
@@ -164,7 +166,11 @@ def plan(target: Target, rates: Rates, minutes: float) -> Plan:
 
 def round_seconds(cells: Sequence[Planned], rates: Rates) -> float:
     """Wall seconds of a round of these cells."""
-    return rates.wall_factor * _CAUTION * sum(visit_seconds(planned) * (2 if planned.rank == 0 else 1) for planned in cells)
+    return (
+        rates.wall_factor
+        * _CAUTION
+        * sum(visit_seconds(planned) * (VISITS_OF_FIRST_RANK if planned.rank == 0 else 1) for planned in cells)
+    )
 
 
 def _fits(cell: Cell, target: Target) -> bool:
