@@ -28,6 +28,8 @@ from typing import Any, BinaryIO, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 SCHEMA_VERSION = 1
+# A sample shorter than this drowns in the clock's own cost, so that short calls are timed many at a time.
+SHORTEST_SAMPLE_S = 2e-3
 Kind = Literal[
     "copy", "read", "triad", "gemm", "decode_attention", "verify_attention", "forward", "launch", "synchronize", "sampling",
     "kv_crop", "all_reduce",

@@ -34,33 +34,32 @@ def _count(inputs: Mapping[str, Value], name: str) -> int:
 
 
 def _copy(device: Device, inputs: Mapping[str, Value]) -> Work:
-    (source,), target = _arrays(device, inputs, 1)
+    source, target, _ = _arrays(device, inputs)
     return Work([lambda: target.copy_(source)])
 
 
 def _read(device: Device, inputs: Mapping[str, Value]) -> Work:
-    (source,), _ = _arrays(device, inputs, 1)
+    source, *_ = _arrays(device, inputs)
     # The largest value needs every byte and a comparison each, less arithmetic than a sum in 16 bit.
     return Work([lambda: source.amax()])
 
 
 def _triad(device: Device, inputs: Mapping[str, Value]) -> Work:
-    (first, second), target = _arrays(device, inputs, 2)
+    first, second, target = _arrays(device, inputs)
     return Work([lambda: torch.add(first, second, alpha=3.0, out=target)])
 
 
-def _arrays(device: Device, inputs: Mapping[str, Value], sources: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+def _arrays(device: Device, inputs: Mapping[str, Value]) -> list[torch.Tensor]:
+    """Three arrays of the cell's size; the smaller ones stay in the caches, which the larger ones are to be compared with."""
     dtype = str(inputs["dtype"])
     length = _count(inputs, "bytes") // DTYPE_BYTES[dtype]
-    return [device.random(length, dtype=dtype) for _ in range(sources)], torch.zeros(
-        length, dtype=DTYPES[dtype], device=device.torch_device
-    )
+    return device.operands(length, dtype=dtype, least=3)[:3]
 
 
 def _gemm(device: Device, inputs: Mapping[str, Value]) -> Work:
     m, n, k, dtype = _count(inputs, "m"), _count(inputs, "n"), _count(inputs, "k"), str(inputs["dtype"])
     rows = device.random(m, k, dtype=dtype)
-    stack = device.random(device.copies(n * k * DTYPE_BYTES[dtype]), n, k, dtype=dtype)
+    stack = device.operands(n, k, dtype=dtype)
     return Work([partial(linear, rows, weights) for weights in stack])
 
 
@@ -70,8 +69,7 @@ def _attention(device: Device, inputs: Mapping[str, Value]) -> Work:
     heads, kv_heads, head_dim = _count(inputs, "heads"), _count(inputs, "kv_heads"), _count(inputs, "head_dim")
     dtype, total = str(inputs["dtype"]), context + rows
     query = device.random(batch, heads, rows, head_dim, dtype=dtype)
-    kv_bytes = 2 * batch * kv_heads * total * head_dim * DTYPE_BYTES[dtype]
-    stack = device.random(device.copies(kv_bytes), 2, batch, kv_heads, total, head_dim, dtype=dtype)
+    stack = device.operands(2, batch, kv_heads, total, head_dim, dtype=dtype)
     mask = None
     if rows > 1:
         mask = torch.ones(rows, total, dtype=torch.bool, device=device.torch_device).tril(context)[None, None]

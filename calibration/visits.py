@@ -20,13 +20,15 @@ class Visitor:
 
     def __init__(self, device: Device, models: Mapping[str, ModelSource]):
         self.device, self.forwards = device, Forwards(device, models)
+        self._seen: set[str] = set()
 
     def visit(self, cell: Cell, round_number: int, at_s: float, samples: int, longest_s: float) -> Visit:
         """Up to `samples` samples within about `longest_s`; out of memory, an unsupported type or a failing kernel gives none."""
         try:
             with torch.inference_mode():
                 work = self.forwards.work(cell) if cell.kind == "forward" else micro_work(self.device, cell)
-                taken = self.device.sample(work, samples, longest_s)
+                taken = self.device.sample(work, samples, longest_s, warm=cell.key in self._seen)
+                self._seen.add(cell.key)
         except (UnsupportedError, NotImplementedError) as error:
             return _refused(cell, round_number, at_s, "unsupported", error)
         except (RuntimeError, MemoryError, TypeError, ValueError) as error:

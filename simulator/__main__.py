@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from simulator.calibrate.command import calibrate
 from simulator.spec import Document, Problem, Spec, SpecError, check, nearest, plain_scalar
 
 if TYPE_CHECKING:
@@ -217,6 +218,9 @@ class _Point(Spec):
 
     batch: Annotated[int, Field(ge=1)] | None = None
     context_len: Annotated[int, Field(ge=1)] | None = None
+
+
+app.command("calibrate")(calibrate)
 
 
 @app.command("list")

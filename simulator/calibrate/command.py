@@ -18,6 +18,7 @@ from simulator.spec import Problem, SpecError, nearest
 
 if TYPE_CHECKING:
     from calibration.measurement import MeasurementFile, Visit
+    from simulator.calibrate.device_calibration import Calibration
     from simulator.calibrate.session import Progress, Refusal
     from simulator.calibrate.survey import Request, Session
 
@@ -47,6 +48,10 @@ def calibrate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
 ) -> None:
     """Measure this device, fit the cost model to it, say how far to believe the fit, and write a hardware profile."""
+    from simulator.calibrate.device_calibration import profile_path, refit_path
+    from simulator.calibrate.session import read
+    from simulator.calibrate.survey import Request, prepare
+
     given = {
         name: value
         for name, value in (
@@ -58,7 +63,7 @@ def calibrate(
     if refit is not None:
         _require_alone("--refit", given | ({"resume": True} if resume else {}) | ({"dry_run": True} if dry_run else {}))
         file = read(refit)
-        _finish(file, profile_path(out, file.header.device_name) if out else refit_path(refit), as_json)
+        _finish(file, profile_path(out, "") if out else refit_path(refit), as_json)
         return
     unknown = [each for each in dtype or () if each not in DTYPES]
     if unknown:
@@ -81,6 +86,10 @@ def _require_alone(flag: str, others: Mapping[str, object]) -> None:
 
 
 def _measure(request: Request, given: Mapping[str, object], out: Path | None, resume: bool, as_json: bool) -> None:
+    from simulator.calibrate.device_calibration import measurements_path, profile_path, reopened, require_free
+    from simulator.calibrate.session import measure
+    from simulator.calibrate.survey import prepare
+
     err.print("Looking at the device ...")
     session: Session | None
     if resume:
@@ -182,7 +191,54 @@ def _print_plan(session: Session, as_json: bool) -> None:
 
 def _finish(file: MeasurementFile, profile: Path, as_json: bool) -> None:
     """Fits, writes the profile and prints what is believed."""
+    from simulator.calibrate.device_calibration import fitted
+    from simulator.calibrate.repeats import repeat_lines
+    from simulator.calibrate.report import report_lines
+
+    with err.status("fitting"):
+        done = fitted(file, profile)
+    if as_json:
+        _print_json(_summary(done))
+        return
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console.print("\n".join(report_lines(done.report)))
+    console.print()
+    console.print("\n".join(repeat_lines(file)))
+    console.print(f"Profile: {profile}\nMeasurements: sha256 {file.sha256}")
 
 
 def _print_json(document: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _summary(done: Calibration) -> dict[str, Any]:
+    """The answer as JSON: verdict, coefficients, errors of each part, ratios, and the second measurement."""
+    from dataclasses import asdict
+
+    from simulator.calibrate.repeats import repeated_ratios
+
+    report = done.report
+    where, ratios = repeated_ratios(done.measurements)
+    return {
+        "schema_version": 1,
+        "profile": str(done.profile),
+        "measurements_sha256": report.sha256,
+        "device": report.header.device_name,
+        "verdict": asdict(report.verdict),
+        "coefficients": [asdict(row) for row in report.coefficients],
+        "parts": [
+            {
+                "name": part.name,
+                "law": part.law,
+                "fitted": part.fitted and asdict(part.fitted),
+                "held_out": part.held_out and asdict(part.held_out),
+                "worst": part.worst,
+                "noise": part.noise,
+                "problem": part.problem,
+            }
+            for part in report.parts
+        ],
+        "ratios": [{"name": row.name, "errors": asdict(row.errors), "worst": row.worst} for row in report.ratios],
+        "free_rows": [asdict(row) for row in report.free],
+        "measured_twice": {"where": where, "ratios": [asdict(ratio) | {"difference": ratio.difference} for ratio in ratios]},
+    }

@@ -81,6 +81,18 @@ def measurements_path(profile: Path) -> Path:
     return beside / f"{profile.stem}.jsonl"
 
 
+def refit_path(measurements: Path) -> Path:
+    """The profile that a file of measurements stands beside.
+
+    >>> refit_path(Path("calibration/measurements/a.jsonl")).as_posix(), refit_path(Path("b/cpu.jsonl")).as_posix()
+    ('hardware_profiles/a.yaml', 'b/cpu.yaml')
+    """
+    folder = measurements.parent
+    if folder.parts[-2:] == _MEASUREMENTS.parts:
+        folder = folder.parent.parent / _PROFILES
+    return folder / f"{measurements.stem}.yaml"
+
+
 def require_free(profile: Path) -> None:
     """Raises `SpecError` where a new calibration would overwrite a profile or measurements."""
     for path in (measurements_path(profile), profile):

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from calibration.measurement import Cell, Kind, Split, Value
+from calibration.measurement import SHORTEST_SAMPLE_S, Cell, Kind, Split, Value
 from simulator.calibrate.models import SHAPES, Config, Dimensions
 from simulator.number_format import FORMATS
 
@@ -58,8 +58,10 @@ HELD_OUT_PASS_ROWS = frozenset({3, 5, 7, 12, 24, 48, 96})
 CHECKED_ROWS = range(1, 10)
 VERIFIED_ROWS = (2, 3, 4, 5, 8, 9, 12, 16)
 HELD_OUT_VERIFIED_ROWS = frozenset({3, 9, 12})
-# A round that leaves room for fewer visits than these is thinned.
+# Cells beyond the essential ones are taken while a round can be repeated this often.
 LEAST_ROUNDS = 4
+# First looks see a quieter machine and friendlier shapes than a run does.
+_CAUTION = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A cell, how much it matters (1 most; 3 is the first to go) and its estimated seconds per call."""
+    """A cell, how much it matters and its estimated seconds per call. rank 0: visited twice a round, 1: always taken."""
 
     cell: Cell
     rank: int
@@ -135,32 +137,34 @@ def samples_of(kind: Kind) -> tuple[int, float]:
 
 
 def visit_seconds(planned: Planned) -> float:
-    """One warm-up call and the samples, with a little to set up."""
+    """The samples, and calls to warm up where they are short."""
     samples, longest_s = samples_of(planned.cell.kind)
-    taken = min(max(longest_s, planned.call_s), samples * max(planned.call_s, 2e-3))
-    return planned.call_s + taken + (1e-3 if planned.cell.kind == "forward" else 1e-2)
+    taken = min(max(longest_s, 2 * planned.call_s), samples * max(planned.call_s, SHORTEST_SAMPLE_S))
+    return taken + (0.0 if planned.cell.kind == "forward" else 4 * planned.call_s + 1e-3)
 
 
 def plan(target: Target, rates: Rates, minutes: float) -> Plan:
-    """All cells that fit the device's memory, thinned from the least important until a round can be repeated often enough."""
+    """All cells that fit memory and time: the essential ones always, the others in a random order while there is time."""
     unique = {cell.key: (cell, rank) for cell, rank in reversed(list(_cells(target)))}
     cells = [
         Planned(cell, rank, call_seconds(cell, target.models, rates))
         for cell, rank in reversed(unique.values())
         if _fits(cell, target)
     ]
-    # A single call may not eat what a whole round should take.
-    longest_s = minutes * 60 / LEAST_ROUNDS / 20
-    kept = [planned for planned in cells if planned.call_s * rates.wall_factor <= longest_s]
-    for rank in (3, 2):
-        if _round_s(kept, rates) * LEAST_ROUNDS > minutes * 60:
-            kept = [planned for planned in kept if planned.rank < rank]
-    kept.sort(key=lambda planned: planned.rank)
-    return Plan(tuple(kept), minutes, _round_s(kept, rates), len(cells) - len(kept))
+    cells.sort(key=lambda planned: (planned.rank, planned.cell.key if planned.rank > 1 else ""))
+    room_s, kept = minutes * 60 / LEAST_ROUNDS, []
+    for planned in cells:
+        cost_s = round_seconds([planned], rates)
+        # No single visit may eat what a whole round should take.
+        if planned.rank <= 1 or cost_s <= min(room_s, minutes * 60 / LEAST_ROUNDS / 15):
+            kept.append(planned)
+            room_s -= cost_s
+    return Plan(tuple(kept), minutes, round_seconds(kept, rates), len(cells) - len(kept))
 
 
-def _round_s(cells: Sequence[Planned], rates: Rates) -> float:
-    return rates.wall_factor * sum(map(visit_seconds, cells))
+def round_seconds(cells: Sequence[Planned], rates: Rates) -> float:
+    """Wall seconds of a round of these cells."""
+    return rates.wall_factor * _CAUTION * sum(visit_seconds(planned) * (2 if planned.rank == 0 else 1) for planned in cells)
 
 
 def _fits(cell: Cell, target: Target) -> bool:
@@ -242,13 +246,14 @@ def _attention_cells(target: Target) -> Iterator[tuple[Cell, int]]:
                     continue
                 held_out: Split = "held_out" if context == held_out_context else "fit"
                 decode = {"batch": batch, "rows": 1, "context": context, **heads, "backend": target.backends["decode"]}
-                yield _cell("decode_attention", held_out, **decode), 2 + index
+                yield _cell("decode_attention", held_out, **decode), (1 if batch <= 4 else 2) + index
                 if batch > 4:
                     continue
                 for rows in VERIFIED_ROWS if batch == 1 else (4, 8):
                     split: Split = "held_out" if context == held_out_context or rows in HELD_OUT_VERIFIED_ROWS else "fit"
                     asked = {"batch": batch, "rows": rows, "context": context, **heads, "backend": target.backends["verify"]}
-                    yield _cell("verify_attention", split, **asked), (2 if rows in (2, 4, 8, 16) and batch == 1 else 3)
+                    rank = 1 if rows in (2, 8) and batch == 1 and not index else 2 if rows in (2, 4, 8, 16) else 3
+                    yield _cell("verify_attention", split, **asked), rank
 
 
 def _heads_of_first(target: Target) -> tuple[int, int, int]:
@@ -276,11 +281,11 @@ def _forward_cells(target: Target) -> Iterator[tuple[Cell, int]]:
                 judge = name == last
                 for rows in PASS_ROWS if name == main and mode != "compile" else (1, 2, 4, 5, 8, 9, 16, 64):
                     split: Split = "held_out" if judge or rows in HELD_OUT_PASS_ROWS else "fit"
-                    rank = (1 if rows <= 9 else 2) + later
-                    yield _cell("forward", split, model=name, batch=1, rows=rows, context=backbone, **common), min(rank, 3)
+                    rank = (0 if name == main and rows <= 9 else 1 if rows in (1, 4, 5, 8, 16, 64) else 2) + 2 * later
+                    yield _cell("forward", split, model=name, batch=1, rows=rows, context=backbone, **common), rank
                 if name == main and not later:
                     for rows in CHECKED_ROWS:
-                        yield _cell("forward", "check", model=name, batch=1, rows=rows, context=backbone, **common), 1
+                        yield _cell("forward", "check", model=name, batch=1, rows=rows, context=backbone, **common), 0
                 if mode == "compile":
                     continue
                 for planes, kind in ((fitted, "fit"), (held, "held_out")):
@@ -288,7 +293,7 @@ def _forward_cells(target: Target) -> Iterator[tuple[Cell, int]]:
                         for rows in plane_rows:
                             split = "held_out" if judge or kind == "held_out" else "fit"
                             asked = {"model": name, "batch": batch, "rows": rows, "context": context, **common}
-                            yield _cell("forward", split, **asked), min(2 + later, 3)
+                            yield _cell("forward", split, **asked), (1 if name == main and rows in (1, 4, 5) else 2) + 2 * later
 
 
 def _other_cells(target: Target) -> Iterator[tuple[Cell, int]]:

@@ -28,7 +28,9 @@ def peaks_of(file: MeasurementFile) -> Hardware:
     if header.peaks and header.device != "cpu":
         known = find_hardware(header.peaks).profile
         return filled(known.model_copy(update={"coefficients": {}, "gemm_row_factors": {}, "aliases": ()}), "measured")
-    bandwidth = max((_rate(each.inputs["moved_bytes"], each.median_s) for each in file.of("copy", "read", "triad")), default=0.0)
+    # Arrays that the last cache holds say nothing of the memory.
+    streams = [each for each in file.of("copy", "read", "triad") if float(each.inputs["bytes"]) >= 2 * header.cache_bytes]
+    bandwidth = max((_rate(each.inputs["moved_bytes"], each.median_s) for each in streams), default=0.0)
     gemms = [(each, 2.0 * int(each.inputs["m"]) * int(each.inputs["n"]) * int(each.inputs["k"])) for each in file.of("gemm")]
     # A matrix read once per pass is a stream too.
     bandwidth = max(

@@ -91,7 +91,8 @@ def _order(session: Session, before: MeasurementFile | None, refused: set[str]) 
     done = {each.key for each in before.measurements if first in each.rounds} if before else set()
     number = first
     while any(planned.cell.key not in refused for planned in session.plan.cells):
-        cells = list(session.plan.cells)
+        # What the answer turns on gets twice the samples, at two moments of the round.
+        cells = [*session.plan.cells, *(planned for planned in session.plan.cells if planned.rank == 0)]
         if number:
             np.random.default_rng([session.header.seed, number, *b"order"]).shuffle(cells)
         yield from ((number, planned) for planned in cells if not (number == first and planned.cell.key in done))
