@@ -123,7 +123,8 @@ class Coefficients(Spec):
 
     gemm_overhead_s: per GEMM in a captured graph. gemm_smoothness: p of the smooth maximum. gemm_tile_rows: T, to which
     rows are rounded for arithmetic. *_by_type: the same for GEMMs that compute in one type (fp8 kernels differ from the 16-bit
-    ones that the plain coefficients speak of). attention_wave_s: time of one wave of sequence × KV-head blocks over the compute
+    ones that the plain coefficients speak of). attention_tile_rows: to which query rows × heads of one KV head are rounded for
+    arithmetic. attention_wave_s: time of one wave of sequence × KV-head blocks over the compute
     units. walk_*: the kernel without split-KV: its overhead, and one block's serial walk over the KV cache (seconds per
     cached token at head dimension 128, and fixed). elementwise_overhead_s: one small kernel (norm, rotary embedding,
     activation, KV write).
@@ -143,6 +144,7 @@ class Coefficients(Spec):
     attention_bandwidth_fraction: Quantity
     attention_flops_fraction: Quantity
     attention_wave_s: Quantity
+    attention_tile_rows: Quantity
     walk_overhead_s: Quantity
     walk_s_per_token: Quantity
     walk_fixed_s: Quantity
@@ -220,6 +222,8 @@ class KindDefaults:
 
     def quantity(self, name: str) -> Quantity:
         std = self.time_std if name.endswith("_s") else self.fraction_std
+        if name == "attention_tile_rows":
+            std = 0.0  # how kernels are built, not how fast they run
         return Quantity(value=self.values[name], source="assumed", note=self.note, relative_std=std)
 
 
@@ -227,8 +231,8 @@ class KindDefaults:
 _GPU: dict[str, float] = {
     "memory_bandwidth_fraction": 0.80, "flops_fraction": 0.65, "gemm_overhead_s": 3e-6, "gemm_smoothness": 3.0,
     "gemm_tile_rows": 64.0, "attention_overhead_s": 10e-6, "attention_bandwidth_fraction": 0.75,
-    "attention_flops_fraction": 0.5, "attention_wave_s": 2.7e-6, "walk_overhead_s": 3e-6, "walk_fixed_s": 4.5e-6,
-    "elementwise_overhead_s": 2.5e-6,
+    "attention_flops_fraction": 0.5, "attention_wave_s": 2.7e-6, "attention_tile_rows": 64.0,
+    "walk_overhead_s": 3e-6, "walk_fixed_s": 4.5e-6, "elementwise_overhead_s": 2.5e-6,
 }  # fmt: skip
 # Fitted on published speculation runs of Qwen3-30B-A3B, DeepSeek and Qwen3-Next on H100 and H200; the same on every device.
 _LAYER_KINDS: dict[str, tuple[float, float, str]] = {
@@ -257,7 +261,8 @@ DEFAULTS: Mapping[Kind, KindDefaults] = {
         | {
             "memory_bandwidth_fraction": 0.65, "flops_fraction": 0.5, "gemm_overhead_s": 20e-6, "gemm_smoothness": 1.0,
             "gemm_tile_rows": 16.0, "attention_overhead_s": 20e-6, "attention_bandwidth_fraction": 0.55,
-            "attention_flops_fraction": 0.3, "walk_overhead_s": 20e-6, "elementwise_overhead_s": 20e-6,
+            "attention_flops_fraction": 0.3, "attention_tile_rows": 1.0, "walk_overhead_s": 20e-6,
+            "elementwise_overhead_s": 20e-6,
         },
         "class default of CPUs: one measured core, published decode of two sockets; operators between C++ and eager PyTorch",
         fraction_std=0.25,
@@ -362,6 +367,7 @@ class HardwareOverride(Spec):
     attention_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     attention_flops_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     attention_wave_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    attention_tile_rows: Annotated[float, Field(ge=1, le=512)] | None = None
     walk_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     walk_s_per_token: Annotated[float, Field(ge=0, le=10)] | None = None
     walk_fixed_s: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -528,7 +534,7 @@ def _coefficient_problems(
             yield _unknown_type(location, profile, document)
         if plain.endswith("_fraction") and item.value > 1:
             yield document.problem((*location, "value"), "must be at most 1", item.value)
-        if plain in ("gemm_smoothness", "gemm_tile_rows") and item.value < 1:
+        if plain in ("gemm_smoothness", "gemm_tile_rows", "attention_tile_rows") and item.value < 1:
             yield document.problem((*location, "value"), "must be at least 1", item.value)
 
 

@@ -70,7 +70,9 @@ class _Fitting:
     def gemms(self) -> None:
         for dtype in types_of(self.file, "gemm"):
             cells = gemm_cells(self.file.measurements, dtype)
-            self.take(fit_gemm(self.hardware, dtype, cells), dtype)
+            launches = self.file.of("launch")
+            launch_s = launches[0].median_s if launches else None
+            self.take(fit_gemm(self.hardware, dtype, cells, launch_s), dtype)
             predict = gemm_seconds(self.hardware, dtype)
             self.ratios += ratio_row(f"GEMM {dtype}", [*cells.fit, *cells.held_out], predict, _widened_gemm)
 

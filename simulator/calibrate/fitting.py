@@ -25,11 +25,10 @@ from simulator.calibrate.laws import (
     Attention,
     Forward,
     Gemm,
+    GemmForm,
     attention_law,
     forward_law,
-    gemm_candidates,
     gemm_forms,
-    gemm_law,
     with_coefficients,
     with_row_factors,
 )
@@ -47,25 +46,37 @@ _MARGIN = 0.05
 
 
 def fit_gemm(
-    hardware: Hardware, dtype: str, cells: Cells[Gemm], tiles: Sequence[int] = TILES, factors: bool = True
+    hardware: Hardware, dtype: str, cells: Cells[Gemm], launch_s: float | None = None, tiles: Sequence[int] = TILES
 ) -> Part[Gemm]:
-    """Chooses the form and fits it; then, where they help on shapes left out, factors by rows for what the form misses."""
+    """Chooses form, tile, and whether one row stands apart, one after the other, by errors on shapes left out; then factors by
+    rows for what the form misses, where those help on shapes left out too."""
     part: Part[Gemm] = Part(f"GEMM {dtype}")
+    start_s = hardware.coefficients.gemm_overhead_s.value if launch_s is None else launch_s
+    forms = {form.name: form for form in gemm_forms(start_s)}
+    first, *others = sorted(tiles, key=lambda rows: (rows != 64, rows))
+    tried: dict[str, float | str] = {}
+
+    def best(choices: Sequence[GemmForm]) -> GemmForm:
+        for form in choices:
+            forms[form.name] = form
+        chosen = choose([form.candidate(hardware, dtype) for form in choices], cells.fit, margin=_MARGIN)
+        tried.update(chosen.tried)
+        return forms[chosen.candidate.name]
+
     try:
-        choice = choose(gemm_candidates(hardware, dtype, tiles), cells.fit, margin=_MARGIN)
+        plain = best(gemm_forms(start_s))
+        tiled = best([plain.with_tile(rows) for rows in (first, *others)])
+        form = best([tiled, tiled.with_one_row_apart()])
+        choice = fit(form.candidate(hardware, dtype).law, form.free, cells.fit)
+        table = _with_factors(hardware, dtype, cells.fit, tiled)
     except FitError as error:
-        return replace(part, problem=str(error))
-    fixed, _ = gemm_forms(tiles)[choice.candidate.name]
-    values = {**fixed, **choice.fit.values}
-    tried, law, by_rows = list(choice.tried), choice.candidate.name, _one_row(values)
-    if factors:
-        plain = law.removesuffix(", one row apart")
-        table = _with_factors(hardware, dtype, cells.fit, *gemm_forms(tiles)[plain])
-        tried.append((f"{plain}, factors by rows", table.error))
-        if table.error < dict(choice.tried)[law] * (1 - _MARGIN):  # type: ignore[operator]
-            law, values, by_rows = f"{plain}, factors by rows", table.values, table.by_rows
-            choice = replace(choice, fit=table.fit)
-    part = replace(part, law=law, tried=tuple(tried), fit=choice.fit, values=values, row_factors=by_rows)
+        return replace(part, tried=tuple(tried.items()), problem=str(error))
+    name = f"{tiled.name}, factors by rows"
+    tried[name] = table.error
+    law, values, by_rows = form.name, {**form.fixed, **choice.values}, _one_row(choice.values)
+    if table.error < tried[form.name] * (1 - _MARGIN):  # type: ignore[operator]
+        law, values, by_rows, choice = name, table.values, table.by_rows, table.fit
+    part = replace(part, law=law, tried=tuple(tried.items()), fit=choice, values=values, row_factors=by_rows)
     return judged(part, gemm_seconds(_with_gemm(hardware, dtype, values, by_rows), dtype), cells)
 
 
@@ -91,30 +102,32 @@ class _Table:
     error: float
 
 
-def _with_factors(
-    hardware: Hardware, dtype: str, cells: Sequence[Observation[Gemm]], fixed: dict[str, float], free: Sequence[Parameter]
-) -> _Table:
+def _with_factors(hardware: Hardware, dtype: str, cells: Sequence[Observation[Gemm]], form: GemmForm) -> _Table:
     """The form with factors by rows, and its error on shapes left out: both are found anew without them."""
-    law = gemm_law(hardware, dtype, fixed)
+    law = form.candidate(hardware, dtype).law
     groups = sorted({cell.group for cell in cells})
     sizes: list[float] = []
     for fold in range(min(4, len(groups))):
         out = set(groups[fold::4])
         train = [cell for cell in cells if cell.group not in out]
         test = [cell for cell in cells if cell.group in out]
-        found = fit(law, free, train, tolerance=1e-7)
-        factors = row_factors(law, found.values, train)
-        device = _with_gemm(hardware, dtype, {**fixed, **found.values}, factors)
+        if not train:
+            continue
+        found = fit(law, form.free, train, tolerance=1e-7)
+        factors = row_factors(law, found.values, {**form.fixed, **found.values}["gemm_overhead_s"], train)
+        device = _with_gemm(hardware, dtype, {**form.fixed, **found.values}, factors)
         predicted = gemm_seconds(device, dtype)([cell.inputs for cell in test])
         sizes += [abs(math.log(value / cell.measured)) for value, cell in zip(predicted, test, strict=True)]
-    whole = fit(law, free, cells)
-    error = statistics.fmean(sizes) if len(groups) > 1 else math.inf
-    return _Table({**fixed, **whole.values}, whole, row_factors(law, whole.values, cells), error)
+    whole = fit(law, form.free, cells)
+    values = {**form.fixed, **whole.values}
+    error = statistics.fmean(sizes) if sizes else math.inf
+    return _Table(values, whole, row_factors(law, whole.values, values["gemm_overhead_s"], cells), error)
 
 
-def row_factors(law: Law[Gemm], values: Mapping[str, float], cells: Sequence[Observation[Gemm]]) -> dict[int, float]:
+def row_factors(
+    law: Law[Gemm], values: Mapping[str, float], overhead: float, cells: Sequence[Observation[Gemm]]
+) -> dict[int, float]:
     """Median over shapes of measured over modelled busy time, at each number of rows measured."""
-    overhead = values["gemm_overhead_s"]
     by_rows: dict[int, list[float]] = {}
     for cell, modelled in zip(cells, law(values, [cell.inputs for cell in cells]), strict=True):
         # Where starting takes most of the time, what is left says little about the kernel.
@@ -159,15 +172,19 @@ def fit_split(hardware: Hardware, dtype: str, cells: Sequence[Observation[Attent
     forms: list[tuple[str, dict[str, float], tuple[Parameter, ...]]] = []
     forms.append(("stream", {"attention_wave_s": 0.0, "attention_flops_fraction": 1.0}, DECODE_PARAMETERS))
     forms.append(("stream and waves of blocks", {"attention_flops_fraction": 1.0}, (*DECODE_PARAMETERS, WAVE)))
-    if arithmetic:
-        forms.append(("stream and arithmetic", {"attention_wave_s": 0.0}, (*DECODE_PARAMETERS, ATTENTION_FLOPS)))
-        forms.append(("stream, waves of blocks and arithmetic", {}, (*DECODE_PARAMETERS, WAVE, ATTENTION_FLOPS)))
+    for tile in (64.0, 1.0) if arithmetic else ():
+        kind = "arithmetic in tiles" if tile > 1 else "arithmetic by row"
+        fixed = {"attention_tile_rows": tile}
+        forms.append((f"stream and {kind}", {**fixed, "attention_wave_s": 0.0}, (*DECODE_PARAMETERS, ATTENTION_FLOPS)))
+        forms.append((f"stream, waves of blocks and {kind}", fixed, (*DECODE_PARAMETERS, WAVE, ATTENTION_FLOPS)))
     candidates = [Candidate(name, attention_law(hardware, dtype, "split_kv", fixed), free) for name, fixed, free in forms]
     try:
         choice = choose(candidates, cells, margin=_MARGIN)
     except FitError as error:
         return replace(part, problem=str(error))
-    values = {"attention_wave_s": 0.0, **choice.fit.values}
+    fixed = next(fixed for name, fixed, _ in forms if name == choice.candidate.name)
+    # A rate that was set beyond notice was not found.
+    values = {name: value for name, value in fixed.items() if name != "attention_flops_fraction"} | choice.fit.values
     return replace(part, law=choice.candidate.name, tried=choice.tried, fit=choice.fit, values=values)
 
 
@@ -197,21 +214,27 @@ Models = Mapping[str, ModelArchitecture]
 
 
 def fit_forwards(hardware: Hardware, dtype: str, regime: AttentionRegime, models: Models, cells: Cells[Forward]) -> Part[Forward]:
-    """Whole passes: what a small kernel takes, which holds everything that a layer costs beside its matrices and attention."""
+    """Whole passes: what a small kernel takes, which holds all that a layer costs beside its matrices and attention; and, where it
+    helps on passes left out, the cache's bandwidth as passes show it, which may copy the cache before they read it."""
     law = forward_law(hardware, dtype, regime, models)
-    part: Part[Forward] = Part("whole forward", "matrices, attention, and small kernels of equal time")
-    return _one_parameter(part, law, SMALL_KERNEL, cells)
+    name = "matrices, attention, small kernels of equal time"
+    small = Candidate(name, law, (SMALL_KERNEL,))
+    cache = Candidate(f"{name}, the cache's bandwidth of passes", law, (SMALL_KERNEL, DECODE_PARAMETERS[1]))
+    part: Part[Forward] = Part("whole forward")
+    try:
+        choice = choose([small, cache], cells.fit, margin=_MARGIN)
+    except FitError as error:
+        return judged(replace(part, problem=str(error)), lambda inputs: law({}, inputs), cells)
+    part = replace(part, law=choice.candidate.name, tried=choice.tried, fit=choice.fit, values=choice.fit.values)
+    return judged(part, choice.predict, cells)
 
 
 def fit_launches(hardware: Hardware, dtype: str, regime: AttentionRegime, models: Models, cells: Cells[Forward]) -> Part[Forward]:
     """Passes that a host launches kernel by kernel: the longer of the device's time and layers × the host's time for one."""
     part: Part[Forward] = Part("whole forward", "as above, or the host's launches where they take longer")
-    return _one_parameter(part, forward_law(hardware, dtype, regime, models), HOST_LAUNCH, cells)
-
-
-def _one_parameter(part: Part[Forward], law: Law[Forward], parameter: Parameter, cells: Cells[Forward]) -> Part[Forward]:
+    law = forward_law(hardware, dtype, regime, models)
     try:
-        found = fit(law, (parameter,), cells.fit)
+        found = fit(law, (HOST_LAUNCH,), cells.fit)
     except FitError as error:
         return judged(replace(part, problem=str(error)), lambda inputs: law({}, inputs), cells)
     return judged(replace(part, fit=found, values=found.values), lambda inputs: law(found.values, inputs), cells)

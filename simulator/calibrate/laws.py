@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from calibration.fit import Candidate, Law, Parameter
@@ -97,13 +97,44 @@ def with_row_factors(
 # ----------------------------------------------------------------------------------------------------------------- GEMM
 
 # Bounds keep overhead and bandwidth from trading places.
-GEMM_PARAMETERS = (
-    Parameter("gemm_overhead_s", 4e-6, 0.0, 4e-5),
-    Parameter("memory_bandwidth_fraction", 0.75, 0.2, 0.99),
-    Parameter("flops_fraction", 0.6, 0.02, 1.0),
-)
+OVERHEAD = Parameter("gemm_overhead_s", 4e-6, 0.0, 4e-5)
+BANDWIDTH = Parameter("memory_bandwidth_fraction", 0.75, 0.2, 0.99)
+FLOPS = Parameter("flops_fraction", 0.6, 0.02, 1.0)
 SMOOTHNESS = Parameter("gemm_smoothness", 2.5, 1.0, 8.0)
 ONE_ROW_LEVEL = Parameter(ONE_ROW, 0.9, 0.2, 2.0)
+
+
+@dataclass(frozen=True)
+class GemmForm:
+    """A form of the GEMM law: what is fixed, what is fitted."""
+
+    name: str
+    fixed: Mapping[str, float]
+    free: tuple[Parameter, ...]
+
+    def with_tile(self, rows: int) -> GemmForm:
+        return GemmForm(f"{self.name}, tiles of {rows} rows", {**self.fixed, "gemm_tile_rows": float(rows)}, self.free)
+
+    def with_one_row_apart(self) -> GemmForm:
+        return GemmForm(f"{self.name}, one row apart", self.fixed, (*self.free, ONE_ROW_LEVEL))
+
+    def candidate(self, hardware: Hardware, dtype: str) -> Candidate[Gemm]:
+        return Candidate(self.name, gemm_law(hardware, dtype, self.fixed), self.free)
+
+
+def gemm_forms(launch_s: float) -> list[GemmForm]:
+    """From simple to rich. launch_s: what one kernel takes to start, for data that cannot tell it.
+
+    In a sum bytes and arithmetic add up; in a smooth maximum the longer hides the other, p = 3 where it is not fitted.
+    """
+    start, usual = {"gemm_overhead_s": launch_s}, {"gemm_smoothness": 3.0}
+    return [
+        GemmForm("bandwidth alone", {**start, **usual, "flops_fraction": 1.0}, (BANDWIDTH,)),
+        GemmForm("sum from a given start", {**start, "gemm_smoothness": 1.0}, (BANDWIDTH, FLOPS)),
+        GemmForm("smooth maximum from a given start", {**start, **usual}, (BANDWIDTH, FLOPS)),
+        GemmForm("sum", {"gemm_smoothness": 1.0}, (OVERHEAD, BANDWIDTH, FLOPS)),
+        GemmForm("smooth maximum", {}, (OVERHEAD, BANDWIDTH, FLOPS, SMOOTHNESS)),
+    ]
 
 
 def gemm_law(hardware: Hardware, dtype: str, fixed: Mapping[str, float]) -> Law[Gemm]:
@@ -115,23 +146,6 @@ def gemm_law(hardware: Hardware, dtype: str, fixed: Mapping[str, float]) -> Law[
         return [gemm(cell.m, cell.n, cell.k, size, device, dtype).seconds for cell in cells]
 
     return law
-
-
-def gemm_forms(tiles: Sequence[int] = TILES) -> dict[str, tuple[dict[str, float], tuple[Parameter, ...]]]:
-    """Name → (what is fixed, what is fitted), from simple to rich: bytes and arithmetic add up, or the longer hides the other
-    (smooth maximum); each with every tile; then with a level of its own for one row."""
-    forms = {}
-    for level in ((), (ONE_ROW_LEVEL,)):
-        for form, fixed, free in (("sum", {"gemm_smoothness": 1.0}, ()), ("smooth maximum", {}, (SMOOTHNESS,))):
-            for tile in tiles:
-                name = f"{form}, tiles of {tile} rows" + (", one row apart" if level else "")
-                forms[name] = ({**fixed, "gemm_tile_rows": float(tile)}, (*GEMM_PARAMETERS, *free, *level))
-    return forms
-
-
-def gemm_candidates(hardware: Hardware, dtype: str, tiles: Sequence[int] = TILES) -> list[Candidate[Gemm]]:
-    """The forms as laws of this device and type."""
-    return [Candidate(name, gemm_law(hardware, dtype, fixed), free) for name, (fixed, free) in gemm_forms(tiles).items()]
 
 
 # ------------------------------------------------------------------------------------------------------------ attention

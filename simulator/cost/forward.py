@@ -281,7 +281,8 @@ class ForwardCost:
         if asked.sequences:
             rows = asked.rows / asked.sequences / reread
             # Rows × heads of one KV head fill tiles of the tensor units.
-            tile_rows = math.ceil(rows * share / ATTENTION_TILE_ROWS) * ATTENTION_TILE_ROWS / share
+            tile = self.hardware.coefficients.attention_tile_rows.value
+            tile_rows = math.ceil(rows * share / tile) * tile / share
             flops = tile_rows * context * reread * group.attention_flops_per_row_and_token
             flops += rows * asked.context_tokens * group.index_flops_per_row_and_token
             index_bytes = asked.context_tokens * group.index_elements_per_token * self.kv_number_bytes
