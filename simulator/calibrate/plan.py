@@ -179,7 +179,8 @@ def _fits(cell: Cell, target: Target) -> bool:
     model = Dimensions.of(target.models[str(cell.inputs["model"])])
     each = FORMATS[str(cell.inputs["dtype"])].bytes
     tokens = int(cell.inputs["batch"]) * (int(cell.inputs["context"]) + int(cell.inputs["rows"]))
-    return model.parameters * max(each, 1) + 3 * tokens * model.kv_elements_per_token * max(each, 2) < 0.6 * target.memory_bytes
+    # Types below 16 bit are made from 16 bit.
+    return model.parameters * max(each, 2) + 3 * tokens * model.kv_elements_per_token * max(each, 2) < 0.6 * target.memory_bytes
 
 
 # ---------------------------------------------------------------------------------------------------------------- cells
