@@ -192,7 +192,7 @@ def _jacobian(residuals: Callable[[Vector], Vector], at: Vector, low: Vector, hi
     """Central differences, one-sided at a bound."""
     columns = []
     for index, value in enumerate(at):
-        step = _STEP * max(abs(value), 1e-3)
+        step = _STEP * max(abs(value), 0.1)
         up, down = at.copy(), at.copy()
         up[index], down[index] = min(value + step, high[index]), max(value - step, low[index])
         columns.append((residuals(up) - residuals(down)) / (up[index] - down[index]))

@@ -16,6 +16,7 @@ from simulator.architecture import ModelArchitecture
 from simulator.calibrate.laws import (
     ATTENTION_FLOPS,
     DECODE_PARAMETERS,
+    GEMM_FORMS,
     HOST_LAUNCH,
     ONE_ROW,
     SMALL_KERNEL,
@@ -28,7 +29,7 @@ from simulator.calibrate.laws import (
     GemmForm,
     attention_law,
     forward_law,
-    gemm_forms,
+    poorer_forms,
     with_coefficients,
     with_row_factors,
 )
@@ -40,6 +41,8 @@ from simulator.serving_engine import AttentionRegime
 
 # A richer form must be better by this part of the error.
 _MARGIN = 0.05
+# A table of many factors must pay more.
+_TABLE_MARGIN = 0.10
 
 
 # ----------------------------------------------------------------------------------------------------------------- GEMM
@@ -52,19 +55,20 @@ def fit_gemm(
     rows for what the form misses, where those help on shapes left out too."""
     part: Part[Gemm] = Part(f"GEMM {dtype}")
     start_s = hardware.coefficients.gemm_overhead_s.value if launch_s is None else launch_s
-    forms = {form.name: form for form in gemm_forms(start_s)}
-    first, *others = sorted(tiles, key=lambda rows: (rows != 64, rows))
     tried: dict[str, float | str] = {}
 
-    def best(choices: Sequence[GemmForm]) -> GemmForm:
-        for form in choices:
-            forms[form.name] = form
-        chosen = choose([form.candidate(hardware, dtype) for form in choices], cells.fit, margin=_MARGIN)
+    def best(forms: Sequence[GemmForm]) -> GemmForm:
+        chosen = choose([form.candidate(hardware, dtype) for form in forms], cells.fit, margin=_MARGIN)
         tried.update(chosen.tried)
-        return forms[chosen.candidate.name]
+        return next(form for form in forms if form.name == chosen.candidate.name)
 
+    first, *others = sorted(tiles, key=lambda rows: (rows != 64, rows))
     try:
-        plain = best(gemm_forms(start_s))
+        try:
+            plain = best(GEMM_FORMS)
+        except FitError as refusal:
+            tried["rich forms"] = str(refusal)
+            plain = best(poorer_forms(start_s))
         tiled = best([plain.with_tile(rows) for rows in (first, *others)])
         form = best([tiled, tiled.with_one_row_apart()])
         choice = fit(form.candidate(hardware, dtype).law, form.free, cells.fit)
@@ -74,7 +78,7 @@ def fit_gemm(
     name = f"{tiled.name}, factors by rows"
     tried[name] = table.error
     law, values, by_rows = form.name, {**form.fixed, **choice.values}, _one_row(choice.values)
-    if table.error < tried[form.name] * (1 - _MARGIN):  # type: ignore[operator]
+    if table.error < tried[form.name] * (1 - _TABLE_MARGIN):  # type: ignore[operator]
         law, values, by_rows, choice = name, table.values, table.by_rows, table.fit
     part = replace(part, law=law, tried=tuple(tried.items()), fit=choice, values=values, row_factors=by_rows)
     return judged(part, gemm_seconds(_with_gemm(hardware, dtype, values, by_rows), dtype), cells)
@@ -151,13 +155,13 @@ def fit_attention(hardware: Hardware, dtype: str, decode: Cells[Attention], veri
     """Split-KV kernels read the cache once for all rows: one law holds for decode and verification together. Where walks over the
     cache explain verification better, decode is fitted alone. Walks are fitted in any case, for engines that take them."""
     together = fit_split(hardware, dtype, [*decode.fit, *verify.fit], bool(verify.fit))
-    alone = fit_split(hardware, dtype, decode.fit, False)
+    alone = split_part(hardware, dtype, decode)
     if not verify.fit:
-        return AttentionFit("split_kv", (_named(alone, "decode attention", hardware, dtype, decode),))
+        return AttentionFit("split_kv", (alone,))
     walk = fit_walk(hardware, dtype, verify)
     split = _named(together, "verification attention, split KV", hardware, dtype, verify)
     walks = _mean_error(walk) < _mean_error(split) * (1 - _MARGIN)
-    first = _named(alone if walks else together, "decode attention", hardware, dtype, decode)
+    first = alone if walks else _named(together, "decode attention", hardware, dtype, decode)
     # The coefficients of split KV stand with decode.
     return AttentionFit("serial_walk" if walks else "split_kv", (first, replace(split, values={}, fit=None), walk))
 
@@ -188,6 +192,11 @@ def fit_split(hardware: Hardware, dtype: str, cells: Sequence[Observation[Attent
     return replace(part, law=choice.candidate.name, tried=choice.tried, fit=choice.fit, values=values)
 
 
+def split_part(hardware: Hardware, dtype: str, cells: Cells[Attention]) -> Part[Attention]:
+    """Decode attention alone, judged."""
+    return _named(fit_split(hardware, dtype, cells.fit, False), "decode attention", hardware, dtype, cells)
+
+
 def fit_walk(hardware: Hardware, dtype: str, cells: Cells[Attention]) -> Part[Attention]:
     """Verification in which each block of 64 query rows walks its whole cache alone."""
     part: Part[Attention] = Part("verification attention, serial walk")
@@ -214,8 +223,8 @@ Models = Mapping[str, ModelArchitecture]
 
 
 def fit_forwards(hardware: Hardware, dtype: str, regime: AttentionRegime, models: Models, cells: Cells[Forward]) -> Part[Forward]:
-    """Whole passes: what a small kernel takes, which holds all that a layer costs beside its matrices and attention; and, where it
-    helps on passes left out, the cache's bandwidth as passes show it, which may copy the cache before they read it."""
+    """Whole passes: what a small kernel takes, and with it all that a layer costs beside matrices and attention; where it helps,
+    also the cache's bandwidth as passes show it, which may copy the cache before they read it."""
     law = forward_law(hardware, dtype, regime, models)
     name = "matrices, attention, small kernels of equal time"
     small = Candidate(name, law, (SMALL_KERNEL,))

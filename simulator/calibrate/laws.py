@@ -122,19 +122,21 @@ class GemmForm:
         return Candidate(self.name, gemm_law(hardware, dtype, self.fixed), self.free)
 
 
-def gemm_forms(launch_s: float) -> list[GemmForm]:
-    """From simple to rich. launch_s: what one kernel takes to start, for data that cannot tell it.
+# From simple to rich: bytes and arithmetic add up, or the longer hides the other (smooth maximum).
+GEMM_FORMS = (
+    GemmForm("sum", {"gemm_smoothness": 1.0}, (OVERHEAD, BANDWIDTH, FLOPS)),
+    GemmForm("smooth maximum", {}, (OVERHEAD, BANDWIDTH, FLOPS, SMOOTHNESS)),
+)
 
-    In a sum bytes and arithmetic add up; in a smooth maximum the longer hides the other, p = 3 where it is not fitted.
-    """
+
+def poorer_forms(launch_s: float) -> tuple[GemmForm, ...]:
+    """For data that cannot tell what a kernel takes to start: `launch_s` is given, and p = 3 where it is not 1."""
     start, usual = {"gemm_overhead_s": launch_s}, {"gemm_smoothness": 3.0}
-    return [
+    return (
         GemmForm("bandwidth alone", {**start, **usual, "flops_fraction": 1.0}, (BANDWIDTH,)),
         GemmForm("sum from a given start", {**start, "gemm_smoothness": 1.0}, (BANDWIDTH, FLOPS)),
         GemmForm("smooth maximum from a given start", {**start, **usual}, (BANDWIDTH, FLOPS)),
-        GemmForm("sum", {"gemm_smoothness": 1.0}, (OVERHEAD, BANDWIDTH, FLOPS)),
-        GemmForm("smooth maximum", {}, (OVERHEAD, BANDWIDTH, FLOPS, SMOOTHNESS)),
-    ]
+    )
 
 
 def gemm_law(hardware: Hardware, dtype: str, fixed: Mapping[str, float]) -> Law[Gemm]:
