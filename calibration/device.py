@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -25,6 +26,7 @@ from calibration.measurement import SHORTEST_SAMPLE_S, Clock
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 _MOST_CALLS = 4096
+_MOST_CALLS_OF_A_GRAPH = 256
 _SHORT_S = 0.01
 _MOST_COPIES = 256
 _ALIGNED = 256
@@ -178,7 +180,9 @@ class Device:
         if once_s < _SHORT_S:  # the first calls of a short one still find memory unmapped
             once_s = min(self.seconds_of(function)[0] for function in itertools.islice(itertools.cycle(work.functions), 3))
         graph = self.kind == "cuda" and work.capture
-        calls = len(work.functions) if graph else min(max(math.ceil(SHORTEST_SAMPLE_S / max(once_s, 1e-7)), 1), _MOST_CALLS)
+        calls = min(max(math.ceil(SHORTEST_SAMPLE_S / max(once_s, 1e-7)), 1), _MOST_CALLS)
+        if graph:
+            calls = max(min(calls, _MOST_CALLS_OF_A_GRAPH), len(work.functions))
         turn = itertools.cycle(work.functions)
         burst: Callable[[], object] = lambda: [next(turn)() for _ in range(calls)]  # noqa: E731
         if graph:
@@ -216,9 +220,15 @@ def best_kind() -> str:
 def linear(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """rows[m, k] · weights[n, k]ᵀ; 8-bit with unit scales and 16-bit output."""
     if rows.dtype == torch.float8_e4m3fn:
-        scale = torch.ones((), device=rows.device)
+        scale = _unit_scale(rows.device)
         return torch._scaled_mm(rows, weights.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
     return torch.nn.functional.linear(rows, weights)
+
+
+@cache
+def _unit_scale(device: torch.device) -> torch.Tensor:
+    with torch.inference_mode(False):
+        return torch.ones((), device=device)
 
 
 def first_line(error: BaseException) -> str:

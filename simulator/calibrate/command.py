@@ -120,10 +120,9 @@ def _measure(request: Request, given: Mapping[str, object], out: Path | None, re
 
 def _announce(session: Session) -> None:
     header, plan = session.header, session.plan
-    rounds = session.minutes * 60 / max(plan.round_s, 1e-9)
     err.print(
         f"{header.device_name}, {', '.join(header.models)}; {len(plan.cells)} cells, a round of about {plan.round_s:.0f} s, "
-        f"about {rounds:.1f} rounds in {session.minutes:g} minutes."
+        f"about {plan.rounds:.1f} rounds in {plan.minutes:g} minutes."
     )
     if plan.dropped:
         err.print(
@@ -172,7 +171,8 @@ def _print_plan(session: Session, as_json: bool) -> None:
         kinds = {kind: {**splits, "visit_s": round(seconds, 3)} for kind, splits, seconds in rows}
         _print_json({
             "schema_version": 1, "device": header.device_name, "models": list(header.models), "minutes": session.minutes,
-            "cells": len(plan.cells), "dropped": plan.dropped, "round_s": round(plan.round_s, 3), "kinds": kinds,
+            "cells": len(plan.cells), "dropped": plan.dropped, "setup_s": round(plan.setup_s, 3),
+            "round_s": round(plan.round_s, 3), "rounds": round(plan.rounds, 2), "kinds": kinds,
         })  # fmt: skip
         return
     console = Console(highlight=False, soft_wrap=True)
@@ -182,10 +182,9 @@ def _print_plan(session: Session, as_json: bool) -> None:
     for kind, splits, seconds in rows:
         table.add_row(kind.replace("_", " "), *(str(splits[split]) for split in ("fit", "held_out", "check")), f"{seconds:.1f}")
     console.print(table)
-    rounds = session.minutes * 60 / max(plan.round_s, 1e-9)
     console.print(
-        f"{len(plan.cells)} cells, {plan.dropped} left out for lack of time or memory; a round takes about {plan.round_s:.0f} s, "
-        f"{session.minutes:g} minutes hold about {rounds:.1f} rounds."
+        f"{len(plan.cells)} cells, {plan.dropped} left out for lack of time or memory. About {plan.setup_s:.0f} s to build, "
+        f"capture and compile, then {plan.round_s:.0f} s a round: {plan.minutes:g} minutes hold about {plan.rounds:.1f} rounds."
     )
 
 
