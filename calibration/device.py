@@ -16,7 +16,6 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -111,6 +110,10 @@ class Device:
         block = torch.empty(min(numbers, _RANDOM_BLOCK), device=self.torch_device).normal_(0.0, 0.02).to(DTYPES[dtype])
         return block.repeat(math.ceil(numbers / block.numel()))[:numbers].view(shape) if numbers else block.view(shape)
 
+    def unit_scale(self) -> torch.Tensor:
+        """The factor that leaves 8-bit numbers as they are."""
+        return torch.ones((), device=self.torch_device)
+
     def operands(self, *shape: int, dtype: str, least: int = 1) -> list[torch.Tensor]:
         """Different tensors of `shape`, together more than twice the last cache; all cells share one store of numbers."""
         item = -(-math.prod(shape) // _ALIGNED) * _ALIGNED
@@ -129,7 +132,7 @@ class Device:
 
     def _tried(self, dtype: str) -> str:
         try:
-            linear(self.random(16, 64, dtype=dtype), self.random(32, 64, dtype=dtype))
+            linear(self.random(16, 64, dtype=dtype), self.random(32, 64, dtype=dtype), self.unit_scale())
             self.synchronize()
         except (RuntimeError, TypeError, NotImplementedError, ValueError) as error:
             return first_line(error)
@@ -217,18 +220,11 @@ def best_kind() -> str:
     return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def linear(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """rows[m, k] · weights[n, k]ᵀ; 8-bit with unit scales and 16-bit output."""
+def linear(rows: torch.Tensor, weights: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
+    """rows[m, k] · weights[n, k]ᵀ; 8-bit ones by `scale` (of either factor), with 16-bit output."""
     if rows.dtype == torch.float8_e4m3fn:
-        scale = _unit_scale(rows.device)
         return torch._scaled_mm(rows, weights.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
     return torch.nn.functional.linear(rows, weights)
-
-
-@cache
-def _unit_scale(device: torch.device) -> torch.Tensor:
-    with torch.inference_mode(False):
-        return torch.ones((), device=device)
 
 
 def first_line(error: BaseException) -> str:
