@@ -42,7 +42,7 @@ class GemmPoint:
 
 @dataclass(frozen=True)
 class FitTable:
-    """What is drawn: of one matrix the law and the roofline by rows, the ridge, the last free row; of all points the residuals."""
+    """What is drawn: one matrix's law and roofline by rows, ridge and last free row; the residuals of all points."""
 
     shape: tuple[int, int]
     rows: Floats
@@ -109,7 +109,7 @@ def draw_fit(axes: Axes, points: Sequence[GemmPoint], table: FitTable) -> Axes:
         note(axes, table.ridge_rows, height, text, (-8, -2), ha="right", color=ACCEPTANCE, fontsize=9.5)
     _ticks(axes, table.rows[-1])
     low, high = axes.get_ylim()
-    marks = [step * 10.0**power for power in range(-1, 9) for step in (1, 2, 5) if low <= step * 10.0**power <= high]
+    marks = [step * 10.0**power for power in range(-1, 9) for step in (1, 1.5, 2, 3, 5, 7) if low <= step * 10.0**power <= high]
     axes.set_yticks(marks, [f"{mark:g}" for mark in marks])
     axes.legend(loc="upper left")
     return axes
