@@ -66,8 +66,9 @@ class Forwards:
             found = self._models[name, dtype] = self._built(self.sources[name], dtype)
         return found
 
-    def drop_caches(self) -> None:
-        """Frees KV caches and graphs, after a cell that ran out of memory."""
+    def drop_all(self) -> None:
+        """Frees models, KV caches and graphs, after a cell that ran out of memory."""
+        self._models.clear()
         self._caches.clear()
         self._graphs.clear()
         self.device.free_memory()

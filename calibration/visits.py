@@ -24,28 +24,33 @@ class Visitor:
 
     def visit(self, cell: Cell, round_number: int, at_s: float, samples: int, longest_s: float) -> Visit:
         """Up to `samples` samples within about `longest_s`; out of memory, an unsupported type or a failing kernel gives none."""
+        found = self._tried(cell, round_number, at_s, samples, longest_s)
+        if found.status == "out_of_memory":
+            # What earlier cells left behind may have been in the way.
+            self.forwards.drop_all()
+            found = self._tried(cell, round_number, at_s, samples, longest_s)
+        if found.status in ("out_of_memory", "failed"):
+            self.forwards.drop_all()
+        return found
+
+    def _tried(self, cell: Cell, round_number: int, at_s: float, samples: int, longest_s: float) -> Visit:
         try:
             with torch.inference_mode():
                 work = self.forwards.work(cell) if cell.kind == "forward" else micro_work(self.device, cell)
                 taken = self.device.sample(work, samples, longest_s, warm=cell.key in self._seen)
-                self._seen.add(cell.key)
         except (UnsupportedError, NotImplementedError) as error:
             return _refused(cell, round_number, at_s, "unsupported", error)
         except (RuntimeError, MemoryError, TypeError, ValueError) as error:
-            status: Status = "out_of_memory" if _is_out_of_memory(error) else "failed"
-            refused = _refused(cell, round_number, at_s, status, error)
-        else:
-            return Visit(
-                cell=cell,
-                round=round_number,
-                at_s=at_s,
-                calls=taken.calls,
-                seconds=taken.seconds,
-                wall_seconds=taken.wall_seconds,
-            )
-        # The error's frames held the tensors until here.
-        self.forwards.drop_caches()
-        return refused
+            return _refused(cell, round_number, at_s, "out_of_memory" if _is_out_of_memory(error) else "failed", error)
+        self._seen.add(cell.key)
+        return Visit(
+            cell=cell,
+            round=round_number,
+            at_s=at_s,
+            calls=taken.calls,
+            seconds=taken.seconds,
+            wall_seconds=taken.wall_seconds,
+        )
 
 
 def _refused(cell: Cell, round_number: int, at_s: float, status: Status, error: BaseException) -> Visit:

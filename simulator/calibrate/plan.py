@@ -59,7 +59,9 @@ CHECKED_ROWS = range(1, 10)
 VERIFIED_ROWS = (2, 3, 4, 5, 8, 9, 12, 16)
 HELD_OUT_VERIFIED_ROWS = frozenset({3, 9, 12})
 # Cells beyond the essential ones are taken while a round can be repeated this often.
-LEAST_ROUNDS = 4
+LEAST_ROUNDS = 3
+# Visits a round to the cells of rank 0, on whose times the answer turns.
+VISITS_OF_FIRST_RANK = 3
 # First looks see a quieter machine and friendlier shapes than a run does.
 _CAUTION = 1.5
 
@@ -95,7 +97,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A cell, how much it matters and its estimated seconds per call. rank 0: visited twice a round, 1: always taken."""
+    """A cell, how much it matters and its estimated seconds per call. rank 0: visited more often, 1: always taken."""
 
     cell: Cell
     rank: int
@@ -164,7 +166,11 @@ def plan(target: Target, rates: Rates, minutes: float) -> Plan:
 
 def round_seconds(cells: Sequence[Planned], rates: Rates) -> float:
     """Wall seconds of a round of these cells."""
-    return rates.wall_factor * _CAUTION * sum(visit_seconds(planned) * (2 if planned.rank == 0 else 1) for planned in cells)
+    return (
+        rates.wall_factor
+        * _CAUTION
+        * sum(visit_seconds(planned) * (VISITS_OF_FIRST_RANK if planned.rank == 0 else 1) for planned in cells)
+    )
 
 
 def _fits(cell: Cell, target: Target) -> bool:
@@ -173,7 +179,8 @@ def _fits(cell: Cell, target: Target) -> bool:
     model = Dimensions.of(target.models[str(cell.inputs["model"])])
     each = FORMATS[str(cell.inputs["dtype"])].bytes
     tokens = int(cell.inputs["batch"]) * (int(cell.inputs["context"]) + int(cell.inputs["rows"]))
-    return model.parameters * max(each, 1) + 3 * tokens * model.kv_elements_per_token * max(each, 2) < 0.6 * target.memory_bytes
+    # Types below 16 bit are made from 16 bit.
+    return model.parameters * max(each, 2) + 3 * tokens * model.kv_elements_per_token * max(each, 2) < 0.6 * target.memory_bytes
 
 
 # ---------------------------------------------------------------------------------------------------------------- cells
@@ -221,12 +228,9 @@ def _gemm_cells(target: Target) -> Iterator[tuple[Cell, int]]:
                 for m in ROWS if full else FEW_ROWS:
                     if name == "head" and m > 256:
                         continue
-                    held_out = name == "down" or m in HELD_OUT_ROWS
-                    rank = 1 if m <= 8 and name in ("up", "down") else 2 if m <= 128 else 3
-                    yield (
-                        _cell("gemm", "held_out" if held_out else "fit", m=m, n=n, k=k, dtype=dtype),
-                        rank + min(index, 3 - rank),
-                    )
+                    split: Split = "held_out" if name == "down" or m in HELD_OUT_ROWS else "fit"
+                    core = name != "head" and (m <= 8 or m in (16, 64, 256)) and index < 2
+                    yield _cell("gemm", split, m=m, n=n, k=k, dtype=dtype), 1 if core else 2 if m <= 128 and not index else 3
 
 
 def _attention_cells(target: Target) -> Iterator[tuple[Cell, int]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from calibration.measurement import MeasurementError, MeasurementFile, MeasurementWriter, Visit, read_measurements
-from simulator.calibrate.plan import Planned, samples_of
+from simulator.calibrate.plan import VISITS_OF_FIRST_RANK, Planned, samples_of
 from simulator.calibrate.survey import Session, load_average
 from simulator.spec import Problem, SpecError
 
@@ -91,8 +91,8 @@ def _order(session: Session, before: MeasurementFile | None, refused: set[str]) 
     done = {each.key for each in before.measurements if first in each.rounds} if before else set()
     number = first
     while any(planned.cell.key not in refused for planned in session.plan.cells):
-        # What the answer turns on gets twice the samples, at two moments of the round.
-        cells = [*session.plan.cells, *(planned for planned in session.plan.cells if planned.rank == 0)]
+        essential = [planned for planned in session.plan.cells if planned.rank == 0]
+        cells = [*session.plan.cells, *essential * (VISITS_OF_FIRST_RANK - 1)]
         if number:
             np.random.default_rng([session.header.seed, number, *b"order"]).shuffle(cells)
         yield from ((number, planned) for planned in cells if not (number == first and planned.cell.key in done))
