@@ -18,11 +18,13 @@ from calibration.measurement import Cell, Header, MeasurementFile, MeasurementWr
 from simulator.architecture import config_of
 from simulator.calibrate.compare import compare, comparison_lines
 from simulator.calibrate.device_fit import fit_measurements
+from simulator.calibrate.figure import write_figure
 from simulator.calibrate.fitting import gemm_seconds
 from simulator.calibrate.laws import Attention, Forward, Gemm, attention_law, forward_law, with_coefficients, with_row_factors
 from simulator.calibrate.profile import profile_text, write_profile
 from simulator.calibrate.report import FitReport, report_lines
 from simulator.hardware import Hardware, find_hardware
+from simulator.plots.kernel_fit import GemmPoint, fit_table
 
 CONFIGS = {
     name: {
@@ -249,4 +251,25 @@ def test_a_slower_memory_is_the_one_thing_that_moved(report: FitReport) -> None:
     significant = [each for each in compare(report.hardware, slower) if each.significant]
     assert [each.name for each in significant] == ["memory_bandwidth_bytes_per_s"]
     assert significant[0].ratio == pytest.approx(0.6 / report.hardware.coefficients.memory_bandwidth_fraction.value)
+    assert significant[0].high is not None
     assert significant[0].high < 1
+
+
+# --------------------------------------------------------------------------------------------------------------- figure
+
+
+def test_the_figure_shows_points_law_ridge_and_residuals(stored: Path, report: FitReport, tmp_path: Path) -> None:
+    points = [
+        GemmPoint(int(each.inputs["m"]), int(each.inputs["n"]), int(each.inputs["k"]), each.median_s, each.split == "held_out")
+        for each in read_measurements(stored).of("gemm")
+    ]
+    table = fit_table(points, report.hardware, "bf16")
+    # Bytes over 3.35 TB/s equal FLOPs over 989 TFLOP/s at about 295 rows, more with activations.
+    assert 295 < table.ridge_rows < 420
+    assert float(np.median(np.abs(table.residuals))) < 0.03
+    first = gemm_seconds(report.hardware, "bf16")(
+        [Gemm(rows, *table.shape) for rows in (1, table.free_rows, table.free_rows + 1)]
+    )
+    assert first[1] < 1.1 * first[0] <= first[2]
+    write_figure(read_measurements(stored), report, tmp_path / "device.png")
+    assert (tmp_path / "device.png").read_bytes().startswith(b"\x89PNG")

@@ -44,6 +44,9 @@ def calibrate(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with measurements that were cut off.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its duration, measure nothing.")] = False,
     refit: Annotated[Path | None, typer.Option(help="Fit this file of measurements again; needs no torch.")] = None,
+    compare: Annotated[
+        tuple[str, str] | None, typer.Option(help="Two profiles of one device: what moved between them.", metavar="A.yaml B.yaml")
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the order of measurements (default 1).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
 ) -> None:
@@ -60,6 +63,10 @@ def calibrate(
         )
         if value not in (None, ())
     }  # fmt: skip
+    if compare is not None:
+        _require_alone("--compare", given | ({"refit": refit} if refit else {}) | ({"resume": True} if resume else {}))
+        _print_comparison(*compare, as_json)
+        return
     if refit is not None:
         _require_alone("--refit", given | ({"resume": True} if resume else {}) | ({"dry_run": True} if dry_run else {}))
         file = read(refit)
@@ -191,11 +198,13 @@ def _print_plan(session: Session, as_json: bool) -> None:
 def _finish(file: MeasurementFile, profile: Path, as_json: bool) -> None:
     """Fits, writes the profile and prints what is believed."""
     from simulator.calibrate.device_calibration import fitted
+    from simulator.calibrate.figure import write_figure
     from simulator.calibrate.repeats import repeat_lines
     from simulator.calibrate.report import report_lines
 
     with err.status("fitting"):
         done = fitted(file, profile)
+        write_figure(file, done.report, profile.with_suffix(".png"))
     if as_json:
         _print_json(_summary(done))
         return
@@ -203,7 +212,21 @@ def _finish(file: MeasurementFile, profile: Path, as_json: bool) -> None:
     console.print("\n".join(report_lines(done.report)))
     console.print()
     console.print("\n".join(repeat_lines(file)))
-    console.print(f"Profile: {profile}\nMeasurements: sha256 {file.sha256}")
+    console.print(f"Profile: {profile}\nFigure: {profile.with_suffix('.png')}\nMeasurements: sha256 {file.sha256}")
+
+
+def _print_comparison(first: str, second: str, as_json: bool) -> None:
+    """What moved between two profiles."""
+    from dataclasses import asdict
+
+    from simulator.calibrate.compare import compare, comparison_lines
+    from simulator.hardware import find_hardware
+
+    moved = compare(find_hardware(first, key="--compare"), find_hardware(second, key="--compare"))
+    if as_json:
+        _print_json({"schema_version": 1, "first": first, "second": second, "moved": [asdict(each) for each in moved]})
+        return
+    sys.stdout.write("\n".join(comparison_lines(moved, first, second)) + "\n")
 
 
 def _print_json(document: dict[str, Any]) -> None:

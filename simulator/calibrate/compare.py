@@ -19,9 +19,9 @@ class Moved:
     name: str
     first: float
     second: float
-    ratio: float
-    low: float
-    high: float
+    ratio: float | None
+    low: float | None
+    high: float | None
     significant: bool
 
 
@@ -34,7 +34,8 @@ def compare(first: Hardware, second: Hardware) -> list[Moved]:
 
 def _moved(name: str, first: float, first_doubt: float, second: float, second_doubt: float) -> Moved:
     if first <= 0 or second <= 0:
-        return Moved(name, first, second, math.nan if first <= 0 else 0.0, math.nan, math.nan, False)
+        # A time fitted as nothing has no ratio.
+        return Moved(name, first, second, None, None, None, False)
     change, spread = math.log(second / first), _Z95 * math.hypot(first_doubt, second_doubt)
     low, high = math.exp(change - spread), math.exp(change + spread)
     return Moved(name, first, second, second / first, low, high, low > 1 or high < 1)
@@ -90,8 +91,8 @@ def comparison_lines(moved: Sequence[Moved], first: str, second: str) -> list[st
     """The table as text, what moved significantly marked."""
     rows = [
         (
-            each.name, f"{each.first:.4g}", f"{each.second:.4g}", f"{each.ratio:.3f}",
-            f"{each.low:.3f} … {each.high:.3f}", "moved" if each.significant else "",
+            each.name, f"{each.first:.4g}", f"{each.second:.4g}", "-" if each.ratio is None else f"{each.ratio:.3f}",
+            "-" if each.low is None else f"{each.low:.3f} … {each.high:.3f}", "moved" if each.significant else "",
         )
         for each in moved
     ]  # fmt: skip

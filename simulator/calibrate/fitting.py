@@ -70,7 +70,9 @@ def fit_gemm(
             tried["rich forms"] = str(refusal)
             plain = best(poorer_forms(start_s))
         tiled = best([plain.with_tile(rows) for rows in (first, *others)])
-        form = best([tiled, tiled.with_one_row_apart()])
+        # Without its neighbours one row would stand for all small row counts.
+        beside = any(2 <= cell.inputs.m <= 4 for cell in cells.fit)
+        form = best([tiled, tiled.with_one_row_apart()]) if beside else tiled
         choice = fit(form.candidate(hardware, dtype).law, form.free, cells.fit)
         table = _with_factors(hardware, dtype, cells.fit, tiled)
     except FitError as error:

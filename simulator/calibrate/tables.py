@@ -232,8 +232,14 @@ def judge_layers(layers: Sequence[Measurement], hardware: Hardware, dtype: str, 
         what = f"{name}, {devices} device{'s' if devices > 1 else ''}"
         rows = [m for tp, m in sorted(measured) if tp == devices and (devices > 1 or m not in LAYER_ROWS)]
         judged.append((what, errors([modelled[devices, m] for m in rows], [measured[devices, m] for m in rows])))
-        pairs = [((devices, m * times), (devices, m)) for m in rows if m <= 64 for times in range(2, 10)]
-        pairs = [pair for pair in pairs if pair[0] in measured]
+        every = [m for tp, m in sorted(measured) if tp == devices]
+        pairs = [
+            ((devices, m * times), (devices, m))
+            for m in every
+            for times in range(2, 10)
+            # At least one of the two was not fitted.
+            if m <= 64 and m * times in every and (m in rows or m * times in rows)
+        ]
         wide, found = ([table[a] / table[b] for a, b in pairs] for table in (modelled, measured))
         judged.append((f"{what}, ratio", errors(wide, found)))
     return judged
