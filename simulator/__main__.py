@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from simulator.calibrate.command import calibrate
 from simulator.spec import Document, Problem, Spec, SpecError, check, nearest, plain_scalar
 
 if TYPE_CHECKING:
@@ -442,6 +443,9 @@ def trace(
     if outcome.resumed:
         console.print(f"{outcome.resumed} prompts had been traced before.")
     console.print(f"Trace: {out}")
+
+
+app.command("calibrate")(calibrate)
 
 
 @app.command("list")

@@ -6,11 +6,13 @@ Effective rates are peak × fraction. A coefficient that a profile leaves out ta
 
 from __future__ import annotations
 
+import bisect
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -78,11 +80,51 @@ class AllReduceTable(Spec):
 AllReduceKind = Literal["custom", "nccl", "pcie"]
 
 
+class RowFactors(Spec):
+    """What the GEMM law misses, by rows: factors on a GEMM's busy time, interpolated in log rows, held beyond the ends.
+
+    {1: 0.55, 2: 1.0} is a level of its own for one row (a matrix-vector kernel); two neighbouring rows that differ are a step
+    (a tile's edge). `source`, `note` and `relative_std` (of the step from one row to several) as in `Quantity`.
+    """
+
+    source: Source
+    note: str = ""
+    relative_std: Annotated[float, Field(ge=0, le=1)] | None = None
+    by_rows: dict[int, Positive]
+
+    @property
+    def doubt(self) -> float:
+        """One standard deviation of ln(factor)."""
+        return RELATIVE_STD[self.source] if self.relative_std is None else self.relative_std
+
+    def at(self, rows: float) -> float:
+        """The factor for `rows`.
+
+        >>> round(RowFactors(source="measured", by_rows={1: 0.5, 4: 2.0}).at(2), 6)
+        1.0
+        """
+        knots = sorted(self.by_rows)
+        if rows <= knots[0] or rows >= knots[-1]:
+            return self.by_rows[knots[0] if rows <= knots[0] else knots[-1]]
+        above = bisect.bisect_right(knots, rows)
+        low, high = knots[above - 1], knots[above]
+        share = math.log(rows / low) / math.log(high / low)
+        return float(self.by_rows[low] ** (1 - share) * self.by_rows[high] ** share)
+
+    def raised_above_one_row(self, factor: float) -> RowFactors:
+        """The same with every factor but that of one row multiplied."""
+        return self.model_copy(
+            update={"by_rows": {rows: value * (factor if rows > 1 else 1.0) for rows, value in self.by_rows.items()}}
+        )
+
+
 class Coefficients(Spec):
     """Efficiency coefficients: fractions of datasheet peaks, and fixed times in seconds.
 
     gemm_overhead_s: per GEMM in a captured graph. gemm_smoothness: p of the smooth maximum. gemm_tile_rows: T, to which
-    rows are rounded for arithmetic. attention_wave_s: time of one wave of sequence × KV-head blocks over the compute
+    rows are rounded for arithmetic. *_by_type: the same for GEMMs that compute in one type (fp8 kernels differ from the 16-bit
+    ones that the plain coefficients speak of). attention_tile_rows: to which query rows × heads of one KV head are rounded for
+    arithmetic. attention_wave_s: time of one wave of sequence × KV-head blocks over the compute
     units. walk_*: the kernel without split-KV: its overhead, and one block's serial walk over the KV cache (seconds per
     cached token at head dimension 128, and fixed). elementwise_overhead_s: one small kernel (norm, rotary embedding,
     activation, KV write).
@@ -103,6 +145,7 @@ class Coefficients(Spec):
     attention_bandwidth_fraction: Quantity
     attention_flops_fraction: Quantity
     attention_wave_s: Quantity
+    attention_tile_rows: Quantity
     walk_overhead_s: Quantity
     walk_s_per_token: Quantity
     walk_fixed_s: Quantity
@@ -114,6 +157,25 @@ class Coefficients(Spec):
     grouped_routing_correlation: Quantity
     state_overhead_s: Quantity
     state_row_s: Quantity
+    memory_bandwidth_fraction_by_type: dict[str, Quantity] = Field(default_factory=dict)
+    gemm_overhead_s_by_type: dict[str, Quantity] = Field(default_factory=dict)
+    gemm_smoothness_by_type: dict[str, Quantity] = Field(default_factory=dict)
+    gemm_tile_rows_by_type: dict[str, Quantity] = Field(default_factory=dict)
+
+
+# Coefficients that are a mapping by compute type.
+BY_TYPE = tuple(name for name in Coefficients.model_fields if name == "flops_fraction" or name.endswith("_by_type"))
+
+
+class GemmRates(NamedTuple):
+    """The GEMM law of one device and compute type, fractions multiplied out."""
+
+    bandwidth_bytes_per_s: float
+    flops_per_s: float
+    overhead_s: float
+    smoothness: float
+    tile_rows: float
+    row_factors: RowFactors | None
 
 
 Kind = Literal["gpu", "unified", "cpu", "accelerator"]
@@ -124,8 +186,8 @@ class HardwareProfile(Spec):
 
     kind `unified`: a GPU that shares memory with its CPU; `accelerator`: few large cores that run a compiled program.
     memory_bytes_options: other capacities it is sold with; a name that ends in one of them ("M3 Ultra 96GB") means it.
-    link_bandwidth_bytes_per_s: to the other devices, one direction, all links together. doubtful: keys of quantities that
-    sources disagree on; each states its `relative_std`.
+    link_bandwidth_bytes_per_s: to the other devices, one direction, all links together. gemm_row_factors: by compute type.
+    doubtful: keys of quantities that sources disagree on; each states its `relative_std`.
     """
 
     schema_version: Literal[1]
@@ -142,6 +204,7 @@ class HardwareProfile(Spec):
     tdp_w: Positive | None = None
     link_bandwidth_bytes_per_s: Quantity | None = None
     coefficients: dict[str, Quantity | dict[str, Quantity]] = Field(default_factory=dict)
+    gemm_row_factors: dict[str, RowFactors] = Field(default_factory=dict)
     all_reduce: dict[AllReduceKind, AllReduceTable] = Field(default_factory=dict)
     doubtful: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
@@ -170,6 +233,8 @@ class KindDefaults:
 
     def quantity(self, name: str) -> Quantity:
         std = self.time_std if name.endswith("_s") else self.fraction_std
+        if name == "attention_tile_rows":
+            std = 0.0  # how kernels are built, not how fast they run
         return Quantity(value=self.values[name], source="assumed", note=self.note, relative_std=std)
 
 
@@ -177,8 +242,8 @@ class KindDefaults:
 _GPU: dict[str, float] = {
     "memory_bandwidth_fraction": 0.80, "flops_fraction": 0.65, "gemm_overhead_s": 3e-6, "gemm_smoothness": 3.0,
     "gemm_tile_rows": 64.0, "attention_overhead_s": 10e-6, "attention_bandwidth_fraction": 0.75,
-    "attention_flops_fraction": 0.5, "attention_wave_s": 2.7e-6, "walk_overhead_s": 3e-6, "walk_fixed_s": 4.5e-6,
-    "elementwise_overhead_s": 2.5e-6,
+    "attention_flops_fraction": 0.5, "attention_wave_s": 2.7e-6, "attention_tile_rows": 64.0,
+    "walk_overhead_s": 3e-6, "walk_fixed_s": 4.5e-6, "elementwise_overhead_s": 2.5e-6,
 }  # fmt: skip
 DEFAULTS: Mapping[Kind, KindDefaults] = {
     "gpu": KindDefaults(_GPU, "no measurement of this device: class default"),
@@ -198,7 +263,8 @@ DEFAULTS: Mapping[Kind, KindDefaults] = {
         | {
             "memory_bandwidth_fraction": 0.65, "flops_fraction": 0.5, "gemm_overhead_s": 20e-6, "gemm_smoothness": 1.0,
             "gemm_tile_rows": 16.0, "attention_overhead_s": 20e-6, "attention_bandwidth_fraction": 0.55,
-            "attention_flops_fraction": 0.3, "walk_overhead_s": 20e-6, "elementwise_overhead_s": 20e-6,
+            "attention_flops_fraction": 0.3, "attention_tile_rows": 1.0, "walk_overhead_s": 20e-6,
+            "elementwise_overhead_s": 20e-6,
         },
         "class default of CPUs: one measured core, published decode of two sockets; operators between C++ and eager PyTorch",
         fraction_std=0.25,
@@ -257,6 +323,19 @@ class Hardware:
         """Effective dense FLOP/s of a GEMM computing in `dtype`."""
         return self.profile.peak_flops_per_s[dtype].value * self.coefficients.flops_fraction[dtype].value
 
+    def gemm_rates(self, dtype: str) -> GemmRates:
+        """The GEMM law computing in `dtype`: the type's own coefficients where the profile has them."""
+        c = self.coefficients
+        bandwidth = c.memory_bandwidth_fraction_by_type.get(dtype, c.memory_bandwidth_fraction).value
+        return GemmRates(
+            self.profile.memory_bandwidth_bytes_per_s.value * bandwidth,
+            self.flops_per_s(dtype),
+            c.gemm_overhead_s_by_type.get(dtype, c.gemm_overhead_s).value,
+            c.gemm_smoothness_by_type.get(dtype, c.gemm_smoothness).value,
+            c.gemm_tile_rows_by_type.get(dtype, c.gemm_tile_rows).value,
+            self.profile.gemm_row_factors.get(dtype),
+        )
+
     def attention_flops_per_s(self) -> float:
         """Effective FLOP/s of attention, which computes in 16 bit (32 bit where the device has no 16-bit rate)."""
         return self.profile.peak_flops_per_s[self.wide_dtype].value * self.coefficients.attention_flops_fraction.value
@@ -295,6 +374,7 @@ class HardwareOverride(Spec):
     attention_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     attention_flops_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     attention_wave_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    attention_tile_rows: Annotated[float, Field(ge=1, le=512)] | None = None
     walk_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     walk_s_per_token: Annotated[float, Field(ge=0, le=10)] | None = None
     walk_fixed_s: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -368,7 +448,11 @@ def _load(path: str) -> Hardware:
     problems = list(_profile_problems(profile, document))
     if problems:
         raise SpecError(problems)
-    profile_id = path.rsplit("/", 1)[-1].removesuffix(".yaml")
+    return filled(profile, path.rsplit("/", 1)[-1].removesuffix(".yaml"))
+
+
+def filled(profile: HardwareProfile, profile_id: str) -> Hardware:
+    """The profile with every coefficient that it leaves out assumed."""
     if not profile.all_reduce:
         profile = profile.model_copy(update={"all_reduce": {"nccl": _assumed_all_reduce(profile)}})
     return Hardware(profile_id, profile, _complete(profile))
@@ -412,11 +496,17 @@ def _profile_problems(profile: HardwareProfile, document: Document) -> list[Prob
         location: Location = ("coefficients", name)
         if name not in known:
             found.append(Problem(document.where(location), f"coefficients.{name}", "unknown key", "", nearest(name, known)))
-        elif (name == "flops_fraction") != isinstance(quantity, dict):
-            form = "a mapping by type" if name == "flops_fraction" else "one number with its source"
+        elif (name in BY_TYPE) != isinstance(quantity, dict):
+            form = "a mapping by type" if name in BY_TYPE else "one number with its source"
             found.append(Problem(document.where(location), f"coefficients.{name}", f"must be {form}"))
         else:
-            found += _coefficient_problems(name, quantity, document)
+            found += _coefficient_problems(name, quantity, profile, document)
+    for dtype, factors in profile.gemm_row_factors.items():
+        if dtype not in profile.peak_flops_per_s:
+            found.append(_unknown_type(("gemm_row_factors", dtype), profile, document))
+        if not factors.by_rows or min(factors.by_rows) < 1:
+            must = "must hold factors by rows, from 1 up"
+            found.append(document.problem(("gemm_row_factors", dtype, "by_rows"), must))
     for index, name in enumerate(profile.doubtful):
         if not _doubt(profile, name):
             found.append(document.problem(("doubtful", index), "must name a quantity that states its relative_std", name))
@@ -435,15 +525,25 @@ def _doubt(profile: HardwareProfile, name: str) -> float:
     return value.doubt if isinstance(value, Quantity) else 0.0
 
 
-def _coefficient_problems(name: str, quantity: Quantity | dict[str, Quantity], document: Document) -> Iterator[Problem]:
-    """Fractions above 1, and shapes of the GEMM law below 1."""
+def _unknown_type(location: Location, profile: HardwareProfile, document: Document) -> Problem:
+    known = profile.peak_flops_per_s
+    return document.problem(location, f"must be a type with a peak: {', '.join(known)}", location[-1], known)
+
+
+def _coefficient_problems(
+    name: str, quantity: Quantity | dict[str, Quantity], profile: HardwareProfile, document: Document
+) -> Iterator[Problem]:
+    """Types without a peak, fractions above 1, and shapes of the GEMM law below 1."""
     values = quantity if isinstance(quantity, dict) else {"": quantity}
+    plain = name.removesuffix("_by_type")
     for dtype, item in values.items():
-        location: Location = ("coefficients", name, *([dtype] if dtype else []), "value")
-        if name.endswith("_fraction") and item.value > 1:
-            yield document.problem(location, "must be at most 1", item.value)
-        if name in ("gemm_smoothness", "gemm_tile_rows") and item.value < 1:
-            yield document.problem(location, "must be at least 1", item.value)
+        location: Location = ("coefficients", name, *([dtype] if dtype else []))
+        if dtype and dtype not in profile.peak_flops_per_s:
+            yield _unknown_type(location, profile, document)
+        if plain.endswith("_fraction") and item.value > 1:
+            yield document.problem((*location, "value"), "must be at most 1", item.value)
+        if plain in ("gemm_smoothness", "gemm_tile_rows", "attention_tile_rows") and item.value < 1:
+            yield document.problem((*location, "value"), "must be at least 1", item.value)
 
 
 def _complete(profile: HardwareProfile) -> Coefficients:
@@ -492,6 +592,9 @@ def override(hardware: Hardware, change: HardwareOverride, document: Document, l
         else:
             changed = profile if name in HardwareProfile.model_fields else coefficients
             changed[name] = Quantity(value=value, source="override", note="set in the scenario")
+            if f"{name}_by_type" in BY_TYPE:
+                # The scenario's number is for every type.
+                coefficients[f"{name}_by_type"] = {}
     return Hardware(
         hardware.profile_id, hardware.profile.model_copy(update=profile), hardware.coefficients.model_copy(update=coefficients)
     )

@@ -15,13 +15,16 @@ import pytest
 from simulator import resources
 from simulator.architecture import find_model
 from simulator.cost.deployment import Deployment
-from simulator.cost.forward import PassCost
+from simulator.cost.forward import ForwardCost, PassCost, uniform_pass
 from simulator.cost.roofline import gemm, serial_walk_attention, split_kv_attention, walk_s
+from simulator.cost.uncertainty import UncertainPricer
 from simulator.hardware import (
+    BY_TYPE,
     Coefficients,
     Hardware,
     HardwareOverride,
     Quantity,
+    RowFactors,
     find_hardware,
     override,
 )
@@ -82,7 +85,7 @@ def test_a_number_that_is_no_datasheet_value_says_where_it_is_from(profile_id: s
     hardware = find_hardware(profile_id)
     for name, quantity in quantities(hardware.coefficients):
         assert quantity.note, name
-        assert quantity.doubt >= 0.04, name
+        assert quantity.doubt >= 0.04 or name == "attention_tile_rows", name
     for kind, costs in hardware.profile.all_reduce.items():
         assert costs.note, kind
     profile = hardware.profile
@@ -433,3 +436,107 @@ def test_an_override_made_from_flags_names_the_flag() -> None:
     change = HardwareOverride(base="a40", flops_fraction={"fp8": 0.5})
     with pytest.raises(SpecError, match="--hardware: must be a type this device computes in"):
         override(find_hardware("a40"), change, Document("", {}))
+
+
+# ------------------------------------------------------------------------------------------- laws of one type, by rows
+
+
+def _with(name: str, value: float, dtype: str = "fp8") -> Hardware:
+    """An H100 without coefficients of single types, then with one."""
+    plain = {each: {} for each in BY_TYPE if each != "flops_fraction"}
+    hardware = find_hardware("h100_sxm")
+    coefficients = hardware.coefficients.model_copy(update=plain)
+    given = {dtype: Quantity(value=value, source="measured", note="here")} if name else {}
+    profile = hardware.profile.model_copy(update={"gemm_row_factors": {}})
+    return Hardware("h100_sxm", profile, coefficients.model_copy(update={name: given} if name else {}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rows"),
+    [
+        ("memory_bandwidth_fraction_by_type", 0.6, 8),
+        ("gemm_overhead_s_by_type", 9e-6, 8),
+        ("gemm_smoothness_by_type", 1.2, 128),
+        ("gemm_tile_rows_by_type", 256.0, 300),
+    ],
+)
+def test_a_coefficient_of_one_type_moves_that_type_alone(name: str, value: float, rows: int) -> None:
+    without, changed = _with("", 0.0), _with(name, value)
+    assert gemm(rows, 4096, 14336, 1.0, changed, "fp8").seconds > 1.01 * gemm(rows, 4096, 14336, 1.0, without, "fp8").seconds
+    assert gemm(rows, 4096, 14336, 2.0, changed, "bf16") == gemm(rows, 4096, 14336, 2.0, without, "bf16")
+
+
+def test_row_factors_stretch_the_busy_time_and_step_between_neighbours() -> None:
+    """One row a level of its own; 8 to 9 rows a step; beyond the last knot its factor holds."""
+    without = _with("", 0.0)
+    factors = RowFactors(source="measured", by_rows={1: 0.5, 2: 1.0, 8: 1.0, 9: 1.5})
+    profile = without.profile.model_copy(update={"gemm_row_factors": {"bf16": factors}})
+    changed = Hardware("h100_sxm", profile, without.coefficients)
+    start = without.coefficients.gemm_overhead_s.value
+    for rows, factor in ((1, 0.5), (2, 1.0), (5, 1.0), (8, 1.0), (9, 1.5), (64, 1.5)):
+        before, after = (gemm(rows, 4096, 14336, 2.0, device, "bf16").seconds - start for device in (without, changed))
+        assert after == pytest.approx(factor * before)
+    assert gemm(1, 4096, 14336, 1.0, changed, "fp8") == gemm(1, 4096, 14336, 1.0, without, "fp8")
+
+
+def test_an_engines_own_small_row_kernel_knows_nothing_of_the_devices_factors() -> None:
+    without = _with("", 0.0)
+    factors = RowFactors(source="measured", by_rows={1: 0.5, 2: 1.0})
+    changed = Hardware(
+        "h100_sxm", without.profile.model_copy(update={"gemm_row_factors": {"bf16": factors}}), without.coefficients
+    )
+    law = find_engine("llamacpp").small_rows[0]
+    assert gemm(1, 4096, 4096, 1.06, changed, "bf16", law) == gemm(1, 4096, 4096, 1.06, without, "bf16", law)
+
+
+def test_rows_that_no_tile_pads_cost_their_own_arithmetic() -> None:
+    """On a CPU a verified row of attention costs arithmetic of its own; in tiles of 64 the first ones ride along."""
+    attention = {}
+    for tile in (1.0, 64.0):
+        hardware = _overridden(f"hardware: {{base: xeon_8480, attention_tile_rows: {tile}, attention_flops_fraction: 0.001}}")
+        cost = ForwardCost(find_model("Qwen/Qwen3-8B"), hardware, find_engine("generic"), 1, "bf16", "bf16")
+        one, four = (cost.attention_term(uniform_pass(1, rows, 4096, None)).seconds for rows in (1, 4))
+        attention[tile] = four / one
+    assert attention[1.0] > 2.5
+    assert attention[64.0] == pytest.approx(1.0)
+
+
+def test_a_scenarios_number_is_for_every_type() -> None:
+    hardware = find_hardware("h100_sxm")
+    assert hardware.coefficients.memory_bandwidth_fraction_by_type
+    changed = _overridden("hardware: {base: h100_sxm, memory_bandwidth_fraction: 0.4}")
+    assert changed.gemm_rates("fp8").bandwidth_bytes_per_s == pytest.approx(0.4 * 3.35e12)
+
+
+@pytest.mark.parametrize(
+    ("new", "must"),
+    [
+        ("  gemm_smoothness_by_type: {fp7: {value: 2, source: measured}}\n", "must be a type with a peak"),
+        ("  gemm_smoothness_by_type: {fp8: {value: 0.5, source: measured}}\n", "must be at least 1 (got 0.5)"),
+        ("  gemm_overhead_s_by_type: {value: 2, source: measured}\n", "must be a mapping by type"),
+        ("gemm_row_factors: {fp7: {source: measured, by_rows: {1: 0.5}}}\n", "must be a type with a peak"),
+        ("gemm_row_factors: {fp8: {source: measured, by_rows: {0: 0.5}}}\n", "must hold factors by rows, from 1 up"),
+        ("gemm_row_factors: {fp8: {source: measured, by_rows: {1: 0}}}\n", "must be above 0"),
+    ],
+)
+def test_a_mistake_in_laws_of_one_type_is_named(tmp_path: Path, new: str, must: str) -> None:
+    text = (resources.folder("hardware") / "xeon_8480.yaml").read_text().replace("compute_units: 56  # cores\n", "")
+    text = text.replace("  bf16:", "  fp8: {value: 1e13, source: datasheet}\n  bf16:", 1)
+    section = "" if new.startswith("gemm_row") else "coefficients:\n"
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{text}compute_units: 56\n{section}{new}")
+    with pytest.raises(SpecError) as caught:
+        find_hardware(str(path))
+    assert must in str(caught.value)
+
+
+def test_doubt_of_row_factors_widens_the_interval() -> None:
+    """The step from one row to several is what verification pays."""
+    without = _with("", 0.0)
+    table = {"bf16": RowFactors(source="measured", relative_std=0.2, by_rows={1: 1.0, 2: 1.0})}
+    doubted = Hardware("h100_sxm", without.profile.model_copy(update={"gemm_row_factors": table}), without.coefficients)
+    spread = []
+    for hardware in (without, doubted):
+        deployment = Deployment(hardware, find_engine("vllm"), find_model("Qwen/Qwen3-8B"), method="ngram")
+        spread.append(UncertainPricer(deployment).log_std(4, 1, 512))
+    assert spread[1] > 1.3 * spread[0]

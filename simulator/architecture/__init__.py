@@ -1,7 +1,7 @@
 """Models: their shape (`shape`), their layers as a device runs them (`layers`), known ones (`known`), drafters built from a
 target (`stand_ins`), and Hugging Face configs (`hf_config`)."""
 
-from simulator.architecture.hf_config import HuggingFaceConfig, config_path, read_config
+from simulator.architecture.hf_config import HuggingFaceConfig, config_of, config_path, read_config
 from simulator.architecture.known import find_model, models, unsupported
 from simulator.architecture.layers import Experts, LayerGroup
 from simulator.architecture.problems import model_problems
@@ -15,6 +15,7 @@ __all__ = [
     "LayerGroup",
     "ModelArchitecture",
     "block_drafter",
+    "config_of",
     "config_path",
     "eagle_head",
     "find_model",

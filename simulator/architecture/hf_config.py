@@ -55,7 +55,11 @@ def config_path(name: str) -> Path | None:
 
 def read_config(path: Path) -> HuggingFaceConfig:
     """Raises `SpecError` where the file is no config or its family is not known."""
-    config = _load(path)
+    return config_of(_load(path), path)
+
+
+def config_of(config: Config, path: Path) -> HuggingFaceConfig:
+    """As `read_config`, of what a config.json at `path` holds; the folder names the model."""
     text = _language_model(config)
     try:
         fields, faults = _fields(text, path)

@@ -155,7 +155,7 @@ class ForwardCost:
         terms = [
             CostTerm("layers", layers.seconds, layers.bound),
             CostTerm("lm_head", head.seconds, head.bound),
-            self._attention_term(asked),
+            self.attention_term(asked),
             CostTerm("small_kernels", small_s, small_bound),
         ]
         if self.has_experts:
@@ -273,7 +273,7 @@ class ForwardCost:
 
     # ------------------------------------------------------------------------------------------------------- attention
 
-    def _attention_term(self, asked: ForwardPass) -> CostTerm:
+    def attention_term(self, asked: ForwardPass) -> CostTerm:
         """Every group of layers over the tokens that it sees."""
         seconds, bounds = 0.0, {}  # type: float, dict[Bound, float]
         for group in self.groups:
@@ -308,7 +308,8 @@ class ForwardCost:
         if asked.sequences:
             rows = asked.rows / asked.sequences / reread
             # Rows × heads of one KV head fill tiles of the tensor units.
-            tile_rows = math.ceil(rows * share / ATTENTION_TILE_ROWS) * ATTENTION_TILE_ROWS / share
+            tile = self.hardware.coefficients.attention_tile_rows.value
+            tile_rows = math.ceil(rows * share / tile) * tile / share
             flops = tile_rows * context * reread * group.attention_flops_per_row_and_token
             flops += rows * asked.context_tokens * group.index_flops_per_row_and_token
             index_bytes = asked.context_tokens * group.index_elements_per_token * self.kv_number_bytes

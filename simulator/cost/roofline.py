@@ -48,19 +48,20 @@ def gemm(
 ) -> Operation:
     """y[m, n] = x[m, k] · W: weights and 16-bit activations move once, arithmetic on rows rounded up to a tile.
 
-    `rows` = m. Raises KeyError for a `compute_dtype` the device lacks.
+    `rows` = m. An engine's `row_law` stands for its own kernels, of which the device's row factors know nothing. Raises KeyError
+    for a `compute_dtype` the device lacks.
     """
-    coefficients = hardware.coefficients
+    rates = hardware.gemm_rates(compute_dtype)
     reads = row_law.weight_reads(rows) if row_law is not None else 1.0
     moved = reads * weight_bytes_per_element * n * k + 2.0 * rows * (n + k)
-    tile = coefficients.gemm_tile_rows.value
+    tile = rates.tile_rows
     # Small batches run in small tiles, whose padding never shows behind the weight stream.
     padded = math.ceil(rows / tile) * tile if rows > tile else rows
-    memory_s = moved / hardware.bandwidth_bytes_per_s
-    compute_s = 2.0 * padded * n * k / hardware.flops_per_s(compute_dtype)
-    overhead_s = coefficients.gemm_overhead_s.value
-    seconds = overhead_s + smooth_maximum(memory_s, compute_s, coefficients.gemm_smoothness.value)
-    return Operation(seconds, _bound(overhead_s, memory_s, compute_s))
+    memory_s = moved / rates.bandwidth_bytes_per_s
+    compute_s = 2.0 * padded * n * k / rates.flops_per_s
+    factor = 1.0 if rates.row_factors is None or row_law is not None else rates.row_factors.at(rows)
+    seconds = rates.overhead_s + factor * smooth_maximum(memory_s, compute_s, rates.smoothness)
+    return Operation(seconds, _bound(rates.overhead_s, memory_s, compute_s))
 
 
 def experts_touched(num_experts: int, top_k: int, tokens: float, popularity_shape: float = math.inf) -> float:

@@ -118,6 +118,11 @@ def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
     for name, quantity in _quantities(hardware.coefficients):
         if quantity.doubt > 0 and quantity.value > 0 and matters(name):
             yield name, replace(deployment, hardware=with_coefficient(hardware, name, _raised(name, quantity)))
+    for dtype, factors in hardware.profile.gemm_row_factors.items():
+        raised = factors.raised_above_one_row(math.exp(factors.doubt))
+        tables = {**hardware.profile.gemm_row_factors, dtype: raised}
+        changed = replace(hardware, profile=hardware.profile.model_copy(update={"gemm_row_factors": tables}))
+        yield f"gemm_row_factors.{dtype}", replace(deployment, hardware=changed)
     if max(deployment.tensor_parallel_size, deployment.draft_tensor_parallel_size) > 1 and hardware.profile.all_reduce:
         yield "all_reduce", replace(deployment, hardware=_with_slower_all_reduce(hardware))
     for name, quantity in _quantities(engine):

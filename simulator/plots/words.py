@@ -112,6 +112,10 @@ def provenance(scenario: Scenario) -> tuple[Constant, ...]:
         for name in ("alpha_s", "bandwidth_bytes_per_s"):
             quantity = Quantity(value=getattr(cost, name), source=table.source, note=note, relative_std=table.doubt)
             found.append(("hardware", f"all_reduce.{kind}.{devices}.{name}", quantity))
+    for dtype, factors in hardware.profile.gemm_row_factors.items():
+        for rows, value in factors.by_rows.items():
+            quantity = Quantity(value=value, source=factors.source, note=factors.note, relative_std=factors.doubt)
+            found.append(("hardware", f"gemm_row_factors.{dtype}.{rows}", quantity))
     found += [("engine", *item) for item in _quantities(engine)]
     return tuple(Constant(*row) for row in found)
 

@@ -39,7 +39,7 @@ class TermRow:
 class Doubt:
     """A coefficient, by how much one standard deviation of it moves R (a fraction), and where it comes from.
 
-    quantity: None for the tables of all-reduce, which are shifted as a whole.
+    quantity: None for tables (all-reduce, row factors), which are shifted as a whole.
     """
 
     name: str

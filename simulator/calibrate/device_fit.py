@@ -1,0 +1,148 @@
+"""A file of measurements as a fitted device: the parts in turn, each on top of what the ones before it taught."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from calibration.measurement import MeasurementFile
+from simulator.architecture import ModelArchitecture, config_of
+from simulator.calibrate.cells import attention_cells, forward_cells, gemm_cells, types_of
+from simulator.calibrate.fitting import (
+    fit_attention,
+    fit_forwards,
+    fit_gemm,
+    fit_launches,
+    gemm_seconds,
+    refined,
+)
+from simulator.calibrate.laws import LAUNCH, Forward, Gemm, forward_law
+from simulator.calibrate.parts import Part, RatioRow, ratio_row, settled
+from simulator.calibrate.profile import peaks_of
+from simulator.calibrate.report import FitReport, FreeRows, free_rows, verdict_on
+from simulator.hardware import Hardware
+from simulator.serving_engine import AttentionRegime
+from simulator.spec import Problem, SpecError
+
+
+def fit_measurements(file: MeasurementFile) -> FitReport:
+    """Fits every part that the file has cells for. Raises `SpecError` where it has no GEMM, or a model that is not known."""
+    if not types_of(file, "gemm"):
+        raise SpecError([Problem("", "measurements", "must hold times of GEMMs: measure for longer")])
+    header = file.header
+    note = f"{header.started[:10]}, torch {header.torch}, measurements sha256 {file.sha256[:12]}"
+    fitting = _Fitting(file, peaks_of(file), note)
+    fitting.gemms()
+    fitting.attention()
+    fitting.passes()
+    report = FitReport(
+        header, file.sha256, fitting.hardware, fitting.regime, tuple(fitting.parts), tuple(fitting.ratios), tuple(fitting.free)
+    )
+    return replace(report, verdict=verdict_on(report))
+
+
+@dataclass
+class _Fitting:
+    """The device as known so far, and what was found on the way."""
+
+    file: MeasurementFile
+    hardware: Hardware
+    note: str
+    regime: AttentionRegime = "split_kv"
+    parts: list[Part[Any]] = field(default_factory=list)
+    ratios: list[RatioRow] = field(default_factory=list)
+    free: list[FreeRows] = field(default_factory=list)
+
+    @property
+    def primary(self) -> str:
+        """The type whose GEMM the plain coefficients speak of: the one that attention computes in, where it was measured."""
+        types = types_of(self.file, "gemm")
+        return self.hardware.wide_dtype if self.hardware.wide_dtype in types else types[0]
+
+    def take(self, part: Part[Any], dtype: str | None = None) -> None:
+        """Keeps the part, and its coefficients where there are any."""
+        self.parts.append(part)
+        if not part.problem:
+            self.hardware = settled(self.hardware, part, self.note, dtype, dtype == self.primary)
+
+    def gemms(self) -> None:
+        for dtype in types_of(self.file, "gemm"):
+            cells = gemm_cells(self.file.measurements, dtype)
+            launches = self.file.of("launch")
+            launch_s = launches[0].median_s if launches else None
+            self.take(fit_gemm(self.hardware, dtype, cells, launch_s), dtype)
+            predict = gemm_seconds(self.hardware, dtype)
+            self.ratios += ratio_row(f"GEMM {dtype}", [*cells.fit, *cells.held_out], predict, _widened_gemm)
+
+    def attention(self) -> None:
+        types = types_of(self.file, "decode_attention") or types_of(self.file, "verify_attention")
+        if not types:
+            return
+        dtype = self.primary if self.primary in types else types[0]
+        decode, verify = (
+            attention_cells(self.file.measurements, kind, dtype) for kind in ("decode_attention", "verify_attention")
+        )
+        found = fit_attention(self.hardware, dtype, decode, verify)
+        self.regime = found.regime
+        for part in found.parts:
+            self.take(part)
+
+    def passes(self) -> None:
+        models = {name: config_of(config, Path(name)).architecture for name, config in self.file.header.models.items()}
+        own_mode = _device_mode(self.file)
+        for dtype, mode in _types_and_modes(self.file, own_mode, self.primary):
+            self._pass(dtype, mode, models, mode == own_mode and dtype == _pass_type(self.file, own_mode, self.primary))
+
+    def _pass(self, dtype: str, mode: str, models: Mapping[str, ModelArchitecture], taught: bool) -> None:
+        """taught: the device learns from this type and mode; others are judged, and a host's launches are told from them."""
+        cells = forward_cells(self.file.measurements, dtype, mode)
+        name = f"whole forward {dtype}, {mode}"
+        if taught:
+            part = fit_forwards(self.hardware, dtype, self.regime, models, cells)
+            self.take(replace(part, name=name))
+            better = refined(self.hardware, dtype, self.regime, models, cells)
+            if better is not None:
+                self.parts[-1] = replace(better, name=name, values=part.values, fit=part.fit)
+                self.hardware = settled(self.hardware, replace(better, values={}), self.note, dtype)
+        else:
+            part = fit_launches(self.hardware, dtype, self.regime, models, cells)
+            self.parts.append(replace(part, name=name))
+        values = {LAUNCH: self.parts[-1].values[LAUNCH]} if LAUNCH in self.parts[-1].values else {}
+        law = forward_law(self.hardware, dtype, self.regime, models)
+
+        def predict(inputs: Sequence[Forward]) -> Sequence[float]:
+            return law(values, inputs)
+
+        self.ratios += ratio_row(name, [*cells.fit, *cells.held_out], predict, _widened_pass)
+        self.ratios += ratio_row(f"{name}, measured again", cells.again, predict, _widened_pass)
+        self.free += free_rows([*cells.fit, *cells.held_out], predict, dtype)
+
+
+def _widened_gemm(cell: Gemm) -> tuple[object, int]:
+    return (cell.n, cell.k), cell.m
+
+
+def _widened_pass(cell: Forward) -> tuple[object, int]:
+    return (cell.model, cell.batch, cell.context), cell.rows
+
+
+def _device_mode(file: MeasurementFile) -> str:
+    """The mode that shows the device and not its host: graphs where a GPU ran them, else eager."""
+    modes = {str(each.inputs["mode"]) for each in file.of("forward")}
+    order = ("cuda_graph", "eager", "compile") if file.header.device == "cuda" else ("eager", "compile", "cuda_graph")
+    return next((mode for mode in order if mode in modes), "eager")
+
+
+def _pass_type(file: MeasurementFile, mode: str, primary: str) -> str:
+    """The type that the device learns from."""
+    types = [dtype for dtype in types_of(file, "forward") if forward_cells(file.measurements, dtype, mode).fit]
+    return primary if primary in types or not types else types[0]
+
+
+def _types_and_modes(file: MeasurementFile, own_mode: str, primary: str) -> list[tuple[str, str]]:
+    """Every (type, mode) of whole passes, the one that the device learns from first."""
+    found = {(str(each.inputs["dtype"]), str(each.inputs["mode"])) for each in file.of("forward")}
+    own = (_pass_type(file, own_mode, primary), own_mode)
+    return sorted(found, key=lambda each: (each != own, each))

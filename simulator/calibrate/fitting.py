@@ -1,0 +1,303 @@
+"""From measured cells to coefficients: each part of the cost model fitted in turn, and judged on cells it was not fitted to.
+
+Order: GEMM by type, decode attention, verification attention, whole passes. A later part takes the earlier ones as found. What
+cannot be told from the data keeps its assumed value, and the part says why.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from calibration.fit import Candidate, Fit, FitError, Law, Observation, Parameter, choose, fit
+from simulator.architecture import ModelArchitecture
+from simulator.calibrate.laws import (
+    ATTENTION_FLOPS,
+    DECODE_PARAMETERS,
+    GEMM_FORMS,
+    HOST_LAUNCH,
+    ONE_ROW,
+    SMALL_KERNEL,
+    TILES,
+    WALK_PARAMETERS,
+    WAVE,
+    Attention,
+    Forward,
+    Gemm,
+    GemmForm,
+    attention_law,
+    forward_law,
+    poorer_forms,
+    with_coefficients,
+    with_row_factors,
+)
+from simulator.calibrate.parts import Cells, Part, judged
+from simulator.cost.roofline import gemm
+from simulator.hardware import Hardware, RowFactors
+from simulator.number_format import FORMATS
+from simulator.serving_engine import AttentionRegime
+
+# A richer form must be better by this part of the error.
+_MARGIN = 0.05
+# A table of many factors must pay more.
+_TABLE_MARGIN = 0.10
+
+
+# ----------------------------------------------------------------------------------------------------------------- GEMM
+
+
+def fit_gemm(
+    hardware: Hardware, dtype: str, cells: Cells[Gemm], launch_s: float | None = None, tiles: Sequence[int] = TILES
+) -> Part[Gemm]:
+    """Chooses form, tile, and whether one row stands apart, one after the other, by errors on shapes left out; then factors by
+    rows for what the form misses, where those help on shapes left out too."""
+    part: Part[Gemm] = Part(f"GEMM {dtype}")
+    start_s = hardware.coefficients.gemm_overhead_s.value if launch_s is None else launch_s
+    tried: dict[str, float | str] = {}
+
+    def best(forms: Sequence[GemmForm]) -> GemmForm:
+        chosen = choose([form.candidate(hardware, dtype) for form in forms], cells.fit, margin=_MARGIN)
+        tried.update(chosen.tried)
+        return next(form for form in forms if form.name == chosen.candidate.name)
+
+    first, *others = sorted(tiles, key=lambda rows: (rows != 64, rows))
+    try:
+        try:
+            plain = best(GEMM_FORMS)
+        except FitError as refusal:
+            tried["rich forms"] = str(refusal)
+            plain = best(poorer_forms(start_s))
+        tiled = best([plain.with_tile(rows) for rows in (first, *others)])
+        # Without its neighbours one row would stand for all small row counts.
+        beside = any(2 <= cell.inputs.m <= 4 for cell in cells.fit)
+        form = best([tiled, tiled.with_one_row_apart()]) if beside else tiled
+        choice = fit(form.candidate(hardware, dtype).law, form.free, cells.fit)
+        table = _with_factors(hardware, dtype, cells.fit, tiled)
+    except FitError as error:
+        return replace(part, tried=tuple(tried.items()), problem=str(error))
+    name = f"{tiled.name}, factors by rows"
+    tried[name] = table.error
+    law, values, by_rows = form.name, {**form.fixed, **choice.values}, _one_row(choice.values)
+    if table.error < tried[form.name] * (1 - _TABLE_MARGIN):  # type: ignore[operator]
+        law, values, by_rows, choice = name, table.values, table.by_rows, table.fit
+    part = replace(part, law=law, tried=tuple(tried.items()), fit=choice, values=values, row_factors=by_rows)
+    return judged(part, gemm_seconds(_with_gemm(hardware, dtype, values, by_rows), dtype), cells)
+
+
+def gemm_seconds(hardware: Hardware, dtype: str) -> Callable[[Sequence[Gemm]], list[float]]:
+    """The cost model's own GEMM on a device as it stands."""
+    size = FORMATS[dtype].bytes
+    return lambda cells: [gemm(cell.m, cell.n, cell.k, size, hardware, dtype).seconds for cell in cells]
+
+
+def _with_gemm(hardware: Hardware, dtype: str, values: Mapping[str, float], by_rows: Mapping[int, float]) -> Hardware:
+    return with_row_factors(with_coefficients(hardware, values, dtype), dtype, by_rows)
+
+
+def _one_row(values: Mapping[str, float]) -> dict[int, float]:
+    return {1: values[ONE_ROW], 2: 1.0} if ONE_ROW in values else {}
+
+
+@dataclass(frozen=True)
+class _Table:
+    values: dict[str, float]
+    fit: Fit
+    by_rows: dict[int, float]
+    error: float
+
+
+def _with_factors(hardware: Hardware, dtype: str, cells: Sequence[Observation[Gemm]], form: GemmForm) -> _Table:
+    """The form with factors by rows, and its error on shapes left out: both are found anew without them."""
+    law = form.candidate(hardware, dtype).law
+    groups = sorted({cell.group for cell in cells})
+    sizes: list[float] = []
+    for fold in range(min(4, len(groups))):
+        out = set(groups[fold::4])
+        train = [cell for cell in cells if cell.group not in out]
+        test = [cell for cell in cells if cell.group in out]
+        if not train:
+            continue
+        found = fit(law, form.free, train, tolerance=1e-7)
+        factors = row_factors(law, found.values, {**form.fixed, **found.values}["gemm_overhead_s"], train)
+        device = _with_gemm(hardware, dtype, {**form.fixed, **found.values}, factors)
+        predicted = gemm_seconds(device, dtype)([cell.inputs for cell in test])
+        sizes += [abs(math.log(value / cell.measured)) for value, cell in zip(predicted, test, strict=True)]
+    whole = fit(law, form.free, cells)
+    values = {**form.fixed, **whole.values}
+    error = statistics.fmean(sizes) if sizes else math.inf
+    return _Table(values, whole, row_factors(law, whole.values, values["gemm_overhead_s"], cells), error)
+
+
+def row_factors(
+    law: Law[Gemm], values: Mapping[str, float], overhead: float, cells: Sequence[Observation[Gemm]]
+) -> dict[int, float]:
+    """Median over shapes of measured over modelled busy time, at each number of rows measured."""
+    by_rows: dict[int, list[float]] = {}
+    for cell, modelled in zip(cells, law(values, [cell.inputs for cell in cells]), strict=True):
+        # Where starting takes most of the time, what is left says little about the kernel.
+        if cell.measured > 2 * overhead and modelled > overhead:
+            by_rows.setdefault(cell.inputs.m, []).append((cell.measured - overhead) / (modelled - overhead))
+    return {rows: statistics.median(ratios) for rows, ratios in sorted(by_rows.items())}
+
+
+# ------------------------------------------------------------------------------------------------------------ attention
+
+
+@dataclass(frozen=True)
+class AttentionFit:
+    """regime: how this device verifies several rows. parts: decode, verification by split KV, by serial walk; those fitted."""
+
+    regime: AttentionRegime
+    parts: tuple[Part[Attention], ...]
+
+
+def fit_attention(hardware: Hardware, dtype: str, decode: Cells[Attention], verify: Cells[Attention]) -> AttentionFit:
+    """Split-KV kernels read the cache once for all rows: one law holds for decode and verification together. Where walks over the
+    cache explain verification better, decode is fitted alone. Walks are fitted in any case, for engines that take them."""
+    together = fit_split(hardware, dtype, [*decode.fit, *verify.fit], bool(verify.fit))
+    alone = split_part(hardware, dtype, decode)
+    if not verify.fit:
+        return AttentionFit("split_kv", (alone,))
+    walk = fit_walk(hardware, dtype, verify)
+    split = _named(together, "verification attention, split KV", hardware, dtype, verify)
+    walks = _mean_error(walk) < _mean_error(split) * (1 - _MARGIN)
+    first = alone if walks else _named(together, "decode attention", hardware, dtype, decode)
+    # The coefficients of split KV stand with decode.
+    return AttentionFit("serial_walk" if walks else "split_kv", (first, replace(split, values={}, fit=None), walk))
+
+
+def _mean_error(part: Part[Attention]) -> float:
+    return part.fitted.mean if part.fitted else math.inf
+
+
+def fit_split(hardware: Hardware, dtype: str, cells: Sequence[Observation[Attention]], arithmetic: bool) -> Part[Attention]:
+    """The stream of the cache; with a time of its own for each sequence × KV-head block; with arithmetic where rows differ."""
+    part: Part[Attention] = Part("attention")
+    forms: list[tuple[str, dict[str, float], tuple[Parameter, ...]]] = []
+    forms.append(("stream", {"attention_wave_s": 0.0, "attention_flops_fraction": 1.0}, DECODE_PARAMETERS))
+    forms.append(("stream and waves of blocks", {"attention_flops_fraction": 1.0}, (*DECODE_PARAMETERS, WAVE)))
+    for tile in (64.0, 1.0) if arithmetic else ():
+        kind = "arithmetic in tiles" if tile > 1 else "arithmetic by row"
+        fixed = {"attention_tile_rows": tile}
+        forms.append((f"stream and {kind}", {**fixed, "attention_wave_s": 0.0}, (*DECODE_PARAMETERS, ATTENTION_FLOPS)))
+        forms.append((f"stream, waves of blocks and {kind}", fixed, (*DECODE_PARAMETERS, WAVE, ATTENTION_FLOPS)))
+    candidates = [Candidate(name, attention_law(hardware, dtype, "split_kv", fixed), free) for name, fixed, free in forms]
+    try:
+        choice = choose(candidates, cells, margin=_MARGIN)
+    except FitError as error:
+        return replace(part, problem=str(error))
+    fixed = next(fixed for name, fixed, _ in forms if name == choice.candidate.name)
+    # A rate that was set beyond notice was not found.
+    values = {name: value for name, value in fixed.items() if name != "attention_flops_fraction"} | choice.fit.values
+    return replace(part, law=choice.candidate.name, tried=choice.tried, fit=choice.fit, values=values)
+
+
+def split_part(hardware: Hardware, dtype: str, cells: Cells[Attention]) -> Part[Attention]:
+    """Decode attention alone, judged."""
+    return _named(fit_split(hardware, dtype, cells.fit, False), "decode attention", hardware, dtype, cells)
+
+
+def fit_walk(hardware: Hardware, dtype: str, cells: Cells[Attention]) -> Part[Attention]:
+    """Verification in which each block of 64 query rows walks its whole cache alone."""
+    part: Part[Attention] = Part("verification attention, serial walk")
+    law = attention_law(hardware, dtype, "serial_walk")
+    try:
+        found = fit(law, WALK_PARAMETERS, cells.fit)
+    except FitError as error:
+        return replace(part, problem=str(error))
+    part = replace(part, law="serial walk", fit=found, values=found.values)
+    return judged(part, lambda inputs: law(found.values, inputs), cells)
+
+
+def _named(part: Part[Attention], name: str, hardware: Hardware, dtype: str, cells: Cells[Attention]) -> Part[Attention]:
+    """The part judged on some cells, under a name."""
+    if part.problem:
+        return replace(part, name=name)
+    law = attention_law(hardware, dtype, "split_kv", None if "arithmetic" in part.law else {"attention_flops_fraction": 1.0})
+    return judged(replace(part, name=name), lambda inputs: law(part.values, inputs), cells)
+
+
+# --------------------------------------------------------------------------------------------------------- whole passes
+
+Models = Mapping[str, ModelArchitecture]
+
+
+def fit_forwards(hardware: Hardware, dtype: str, regime: AttentionRegime, models: Models, cells: Cells[Forward]) -> Part[Forward]:
+    """Whole passes: what a small kernel takes, and with it all that a layer costs beside matrices and attention; where it helps,
+    also the cache's bandwidth as passes show it, which may copy the cache before they read it."""
+    law = forward_law(hardware, dtype, regime, models)
+    name = "matrices, attention, small kernels of equal time"
+    small = Candidate(name, law, (SMALL_KERNEL,))
+    cache = Candidate(f"{name}, the cache's bandwidth of passes", law, (SMALL_KERNEL, DECODE_PARAMETERS[1]))
+    part: Part[Forward] = Part("whole forward")
+    try:
+        choice = choose([small, cache], cells.fit, margin=_MARGIN)
+    except FitError as error:
+        return judged(replace(part, problem=str(error)), lambda inputs: law({}, inputs), cells)
+    part = replace(part, law=choice.candidate.name, tried=choice.tried, fit=choice.fit, values=choice.fit.values)
+    return judged(part, choice.predict, cells)
+
+
+def fit_launches(hardware: Hardware, dtype: str, regime: AttentionRegime, models: Models, cells: Cells[Forward]) -> Part[Forward]:
+    """Passes that a host launches kernel by kernel: the longer of the device's time and layers × the host's time for one."""
+    part: Part[Forward] = Part("whole forward", "as above, or the host's launches where they take longer")
+    law = forward_law(hardware, dtype, regime, models)
+    try:
+        found = fit(law, (HOST_LAUNCH,), cells.fit)
+    except FitError as error:
+        return judged(replace(part, problem=str(error)), lambda inputs: law({}, inputs), cells)
+    return judged(replace(part, fit=found, values=found.values), lambda inputs: law(found.values, inputs), cells)
+
+
+def refined(
+    hardware: Hardware, dtype: str, regime: AttentionRegime, models: Models, cells: Cells[Forward]
+) -> Part[Forward] | None:
+    """Row factors as whole passes show them, where they predict passes of other models, batches and contexts better.
+
+    A matrix that is timed alone finds caches and threads as no pass leaves them.
+    """
+    law = forward_law(hardware, dtype, regime, models)
+    groups = sorted({cell.group for cell in cells.fit})
+    if len(groups) < 2:
+        return None
+    before: list[float] = []
+    after: list[float] = []
+    for fold in range(min(4, len(groups))):
+        out = set(groups[fold::4])
+        test = [cell for cell in cells.fit if cell.group in out]
+        factors = pass_row_factors(hardware, dtype, regime, models, [cell for cell in cells.fit if cell.group not in out])
+        better = forward_law(with_row_factors(hardware, dtype, factors), dtype, regime, models)
+        for each, sizes in ((law, before), (better, after)):
+            predicted = each({}, [cell.inputs for cell in test])
+            sizes += [abs(math.log(value / cell.measured)) for value, cell in zip(predicted, test, strict=True)]
+    old, new = statistics.fmean(before), statistics.fmean(after)
+    if new > old * (1 - _MARGIN):
+        return None
+    factors = pass_row_factors(hardware, dtype, regime, models, cells.fit)
+    better = forward_law(with_row_factors(hardware, dtype, factors), dtype, regime, models)
+    name = "matrices with factors by rows of whole passes, attention, small kernels"
+    tried = (("factors by rows of single matrices", old), ("of whole passes", new))
+    return judged(Part("whole forward", name, tried, row_factors=factors), lambda inputs: better({}, inputs), cells)
+
+
+def pass_row_factors(
+    hardware: Hardware, dtype: str, regime: AttentionRegime, models: Models, cells: Sequence[Observation[Forward]]
+) -> dict[int, float]:
+    """Factors that make the matrices' busy time what is left of a pass beside all other parts; median over equal rows."""
+    table = hardware.profile.gemm_row_factors.get(dtype)
+    knots = dict(table.by_rows) if table else {1: 1.0}
+    twice_as_long = with_row_factors(hardware, dtype, {rows: 2 * value for rows, value in knots.items()})
+    inputs = [cell.inputs for cell in cells]
+    once = forward_law(hardware, dtype, regime, models)({}, inputs)
+    # Doubled factors add the matrices' busy time once more.
+    twice = forward_law(twice_as_long, dtype, regime, models)({}, inputs)
+    by_rows: dict[int, list[float]] = {}
+    for cell, short, long in zip(cells, once, twice, strict=True):
+        share = (cell.measured - short) / (long - short)
+        by_rows.setdefault(cell.inputs.batch * cell.inputs.rows, []).append(max(1 + share, 0.1))
+    corrections = {rows: statistics.median(found) for rows, found in sorted(by_rows.items())}
+    correction = RowFactors.model_construct(source="fitted", by_rows=corrections)
+    # Row counts that no pass had are corrected as their neighbours.
+    return {rows: correction.at(rows) * (table.at(rows) if table else 1.0) for rows in sorted({*corrections, *knots})}

@@ -1,0 +1,99 @@
+"""Measuring: visit the planned cells in rounds until the minutes are used up; resumable after a kill at any moment.
+
+Every round visits every cell once, in an order of its own, so that a disturbance of the machine spreads over all cells
+instead of bending one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from calibration.measurement import MeasurementError, MeasurementFile, MeasurementWriter, Visit, read_measurements
+from simulator.calibrate.plan import VISITS_OF_FIRST_RANK, Planned, samples_of
+from simulator.calibrate.survey import Session, load_average
+from simulator.spec import Problem, SpecError
+
+# (what is about to be measured, round, seconds used); and a visit that gave no samples.
+Progress = Callable[[str, int, float], None]
+Refusal = Callable[[Visit], None]
+
+
+def measure(session: Session, path: Path, resume: bool, progress: Progress, refusal: Refusal) -> MeasurementFile:
+    """Visits cells until the minutes are used up and returns the finished file, verified.
+
+    KeyboardInterrupt leaves a file that `resume` goes on with. Raises `SpecError` where the file exists (without `resume`)
+    or is unsound.
+    """
+    from calibration.forwards import ModelSource
+    from calibration.visits import Visitor
+
+    assert session.device is not None, "a plan for an absent device cannot be measured"
+    writer, before = _opened(session, path, resume)
+    sources = {name: ModelSource(config, session.folders.get(name)) for name, config in session.header.models.items()}
+    with writer:
+        visitor = Visitor(session.device, sources)
+        used_s = before.elapsed_s if before else 0.0
+        begun, budget_s = time.monotonic() - used_s, session.minutes * 60
+        for number, planned in _order(session, before, refused := _refused(before)):
+            at_s = time.monotonic() - begun
+            if at_s >= budget_s:
+                break
+            if planned.cell.key in refused:
+                continue
+            progress(planned.cell.kind, number, at_s)
+            visit = visitor.visit(planned.cell, number, round(at_s, 3), *samples_of(planned.cell.kind))
+            if visit.status != "ok":
+                refused.add(planned.cell.key)
+                refusal(visit)
+            writer.append(visit)
+        writer.finish()
+    return read(path)
+
+
+def read(path: Path, unfinished: bool = False) -> MeasurementFile:
+    """A file of measurements. Raises `SpecError` where it is unsound."""
+    try:
+        return read_measurements(path, unfinished)
+    except MeasurementError as error:
+        raise _problem(error) from None
+
+
+def _problem(error: MeasurementError) -> SpecError:
+    return SpecError([Problem(f"{error.path}:{error.line}" if error.line else str(error.path), "", error.message)])
+
+
+def _opened(session: Session, path: Path, resume: bool) -> tuple[MeasurementWriter, MeasurementFile | None]:
+    try:
+        if resume:
+            return MeasurementWriter.resume(path, load_average())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return MeasurementWriter.create(path, session.header), None
+    except FileExistsError:
+        must = "holds measurements already: go on with --resume, fit them with --refit, or choose another --out"
+        raise SpecError([Problem(str(path), "", must)]) from None
+    except MeasurementError as error:
+        raise _problem(error) from None
+    except OSError as error:
+        raise SpecError([Problem(str(path), "", f"must be a file that can be written: {error.strerror}")]) from None
+
+
+def _refused(before: MeasurementFile | None) -> set[str]:
+    return {each.key for each in before.measurements if each.status != "ok"} if before else set()
+
+
+def _order(session: Session, before: MeasurementFile | None, refused: set[str]) -> Iterator[tuple[int, Planned]]:
+    """(round, cell) while a cell is left to visit. The first round goes by importance, every other in a shuffled order."""
+    first = max(before.last_round, 0) if before else 0
+    done = {each.key for each in before.measurements if first in each.rounds} if before else set()
+    number = first
+    while any(planned.cell.key not in refused for planned in session.plan.cells):
+        essential = [planned for planned in session.plan.cells if planned.rank == 0]
+        cells = [*session.plan.cells, *essential * (VISITS_OF_FIRST_RANK - 1)]
+        if number:
+            np.random.default_rng([session.header.seed, number, *b"order"]).shuffle(cells)
+        yield from ((number, planned) for planned in cells if not (number == first and planned.cell.key in done))
+        number += 1

@@ -1,0 +1,353 @@
+"""Laws of measuring: the plan holds what decides, held-out cells are known beforehand, cells interleave, a kill costs nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from calibration.measurement import Cell, read_measurements
+from simulator.__main__ import main
+from simulator.calibrate.models import SHAPES, Dimensions, chosen_models, default_models
+from simulator.calibrate.plan import LEAST_ROUNDS, VISITS_OF_FIRST_RANK, Plan, Rates, Target, call_seconds, plan
+from simulator.calibrate.repeats import repeated_ratios
+from simulator.calibrate.session import measure
+from simulator.calibrate.survey import Request, known_profile, prepare
+from simulator.spec import SpecError
+
+CPU = Target(
+    "cpu", 32 * 2**20, 24 * 2**30, 1, ("fp32", "bf16"), ("fp32",), ("eager",), default_models("cpu", 24e9),
+    {"decode": "flash_attention", "verify": "math"},
+)  # fmt: skip
+GPU = Target(
+    "cuda", 50 * 2**20, 140 * 2**30, 2, ("bf16", "fp8"), ("bf16", "fp8"), ("eager", "cuda_graph", "compile"),
+    default_models("cuda", 140e9), {"decode": "flash_attention", "verify": "efficient_attention"},
+)  # fmt: skip
+CPU_RATES = Rates(2e10, {"fp32": 5e10, "bf16": 5e10}, 1e-5)
+GPU_RATES = Rates(4e12, {"bf16": 7e14, "fp8": 1.2e15}, 6e-6)
+ROOMY = {"cpu": plan(CPU, CPU_RATES, 600.0), "cuda": plan(GPU, GPU_RATES, 600.0)}
+
+
+def cells(planned: Plan, kind: str) -> list[Cell]:
+    return [each.cell for each in planned.cells if each.cell.kind == kind]
+
+
+# ----------------------------------------------------------------------------------------------------------------- plan
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_plan_covers_every_kind_of_work(device: str) -> None:
+    kinds = {each.cell.kind for each in ROOMY[device].cells}
+    everything = {
+        "copy", "read", "triad", "gemm", "decode_attention", "verify_attention", "forward", "launch", "synchronize", "sampling",
+        "kv_crop",
+    }  # fmt: skip
+    assert kinds == everything | ({"all_reduce"} if device == "cuda" else set())
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_memory_is_measured_inside_and_past_the_last_cache(device: str) -> None:
+    cache = {"cpu": CPU, "cuda": GPU}[device].cache_bytes
+    for kind in ("copy", "read", "triad"):
+        sizes = [int(cell.inputs["bytes"]) for cell in cells(ROOMY[device], kind)]
+        assert min(sizes) < cache / 4
+        assert max(sizes) > 4 * cache
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_gemm_takes_two_weight_sizes_small_rows_one_by_one_and_rows_on_and_off_tile_edges(device: str) -> None:
+    target = {"cpu": CPU, "cuda": GPU}[device]
+    for dtype in target.gemm_dtypes:
+        found = [cell.inputs for cell in cells(ROOMY[device], "gemm") if cell.inputs["dtype"] == dtype]
+        sizes = sorted(int(each["n"]) * int(each["k"]) for each in found)
+        assert sizes[-1] > 4 * sizes[0]
+    main = [cell.inputs for cell in cells(ROOMY[device], "gemm") if cell.inputs["dtype"] == target.gemm_dtypes[0]]
+    rows = {int(each["m"]) for each in main}
+    assert set(range(1, 9)) <= rows
+    assert {tile + 1 for tile in (16, 32, 64, 128, 256)} <= rows
+    assert {16, 32, 64, 128, 256} <= rows
+    assert any(math.log2(m) % 1 for m in rows if m > 257)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_verification_takes_2_to_16_rows_over_several_contexts_beside_decode_over_batch_and_context(device: str) -> None:
+    verified = [cell.inputs for cell in cells(ROOMY[device], "verify_attention")]
+    assert {2, 16} <= {int(each["rows"]) for each in verified} <= set(range(2, 17))
+    assert len({each["context"] for each in verified}) >= 3
+    decoded = [cell.inputs for cell in cells(ROOMY[device], "decode_attention")]
+    assert len({each["batch"] for each in decoded}) >= 3
+    assert len({each["context"] for each in decoded}) >= 3
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_whole_passes_take_every_verification_width_several_batches_and_contexts(device: str) -> None:
+    target = {"cpu": CPU, "cuda": GPU}[device]
+    passes = [cell.inputs for cell in cells(ROOMY[device], "forward")]
+    main = next(iter(target.models))
+    assert set(range(1, 10)) <= {int(each["rows"]) for each in passes if each["model"] == main}
+    assert len({each["batch"] for each in passes}) >= 3
+    assert len({each["context"] for each in passes}) >= 3
+    assert {each["model"] for each in passes} == set(target.models)
+    assert {each["mode"] for each in passes} == set(target.modes)
+    assert {each["dtype"] for each in passes} == set(target.pass_dtypes)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_no_cell_is_both_fitted_and_held_out_and_checks_repeat_a_cell_that_is_not_a_check(device: str) -> None:
+    by_split: dict[str, set[str]] = {"fit": set(), "held_out": set(), "check": set()}
+    for each in ROOMY[device].cells:
+        by_split[each.cell.split].add(json.dumps([each.cell.kind, each.cell.inputs], sort_keys=True))
+    assert by_split["fit"]
+    assert not by_split["fit"] & by_split["held_out"]
+    assert by_split["check"] <= by_split["fit"] | by_split["held_out"]
+    assert len({each.cell.key for each in ROOMY[device].cells}) == len(ROOMY[device].cells)
+
+
+def test_a_matrix_and_a_model_are_held_out_whole() -> None:
+    passes = cells(ROOMY["cpu"], "forward")
+    assert {cell.split for cell in passes if cell.inputs["model"] == list(CPU.models)[-1]} == {"held_out"}
+    down = Dimensions.of(SHAPES["llama-135m"]).matrices["down"]
+    assert {cell.split for cell in cells(ROOMY["cpu"], "gemm") if (cell.inputs["n"], cell.inputs["k"]) == down} == {"held_out"}
+
+
+def test_a_short_plan_keeps_what_decides_and_takes_more_as_time_allows() -> None:
+    sizes = [len(plan(CPU, CPU_RATES, minutes).cells) for minutes in (1, 3, 10, 60)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < sizes[-1]
+    short = plan(CPU, CPU_RATES, 1)
+    checked = [cell for cell in cells(short, "forward") if cell.split == "check"]
+    assert [cell.inputs["rows"] for cell in checked] == list(range(1, 10))
+    assert {"fit", "held_out"} <= {cell.split for cell in cells(short, "gemm")}
+
+
+def test_a_round_of_the_optional_cells_can_be_repeated() -> None:
+    for minutes in (5, 10, 30):
+        assert plan(CPU, CPU_RATES, minutes).round_s * LEAST_ROUNDS <= 1.02 * minutes * 60
+
+
+def test_a_model_that_does_not_fit_the_memory_is_left_out() -> None:
+    small = replace(GPU, memory_bytes=20 * 2**30)
+    assert "llama-8b" not in {cell.inputs["model"] for cell in cells(plan(small, GPU_RATES, 60), "forward")}
+
+
+def test_the_same_device_gives_the_same_plan() -> None:
+    assert plan(CPU, CPU_RATES, 3).hash == plan(CPU, CPU_RATES, 3).hash != plan(CPU, CPU_RATES, 1).hash
+
+
+def test_an_8b_step_on_a_4_tb_per_s_device_is_estimated_at_its_bytes() -> None:
+    cell = Cell(
+        kind="forward",
+        inputs={"model": "llama-8b", "batch": 1, "rows": 1, "context": 512, "dtype": "bf16", "mode": "cuda_graph"},
+        split="fit",
+    )
+    no_operators = replace(GPU_RATES, operator_s=0.0)
+    weights = 2 * (Dimensions.of(SHAPES["llama-8b"]).parameters - 128256 * 4096)
+    assert call_seconds(cell, GPU.models, no_operators) == pytest.approx(weights / 4e12, rel=0.02)
+
+
+# --------------------------------------------------------------------------------------------------------------- models
+
+
+@pytest.mark.parametrize(
+    ("name", "published"), [("llama-8b", 8.03e9), ("llama-1b", 1.236e9), ("llama-3b", 3.213e9), ("llama-135m", 134.5e6)]
+)
+def test_shapes_have_their_published_size(name: str, published: float) -> None:
+    assert Dimensions.of(SHAPES[name]).parameters == pytest.approx(published, rel=2e-3)
+
+
+def test_known_names_and_local_folders_are_measured_beside_the_usual_models(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(SHAPES["llama-1b"]))
+    configs, folders = chosen_models(["Qwen3-8B", str(folder)], "cuda", 140e9)
+    assert list(configs)[:2] == ["Qwen3-8B", "mine"]
+    assert folders == {"mine": folder}
+    assert Dimensions.of(configs["mine"]) == Dimensions.of(SHAPES["llama-1b"])
+    alone, _ = chosen_models(["llama-1b"], "cuda", 140e9)
+    assert list(alone) == ["llama-1b", "llama-3b"] or len(alone) == 3
+
+
+@pytest.mark.parametrize("name", ["no-such-model", "DeepSeek-V3"])
+def test_models_that_cannot_be_built_are_refused(name: str) -> None:
+    with pytest.raises(SpecError, match="--model"):
+        chosen_models([name], "cpu", 24e9)
+
+
+@pytest.mark.parametrize(
+    ("driver_name", "profile"),
+    [
+        ("NVIDIA H200", "h200_sxm"), ("NVIDIA H100 80GB HBM3", "h100_sxm"), ("NVIDIA H100 PCIe", "h100_pcie"),
+        ("NVIDIA A100-SXM4-80GB", "a100_sxm_80gb"), ("NVIDIA A100 80GB PCIe", "a100_pcie_80gb"), ("NVIDIA L40S", "l40s"),
+        ("NVIDIA GeForce RTX 4090", "rtx_4090"), ("NVIDIA A40", "a40"), ("NVIDIA B200", "b200_sxm"), ("AMD EPYC", ""),
+    ],
+)  # fmt: skip
+def test_names_that_drivers_give_find_their_datasheet(driver_name: str, profile: str) -> None:
+    assert known_profile(driver_name) == profile
+
+
+# -------------------------------------------------------------------------------------------------------------- commands
+
+needs_torch = pytest.mark.skipif(
+    not all(map(__import__("importlib.util").util.find_spec, ("torch", "transformers"))),
+    reason="the calibrate extra is not installed",
+)
+TINY = {
+    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 128, "vocab_size": 512, "tie_word_embeddings": True, "max_position_embeddings": 4096,
+}  # fmt: skip
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> list[str]:
+    """Flags that measure three tiny local models."""
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    flags = []
+    for name, layers in (("tiny", 2), ("tinier", 1), ("other", 3)):
+        config = transformers.AutoConfig.for_model(**(TINY | {"num_hidden_layers": layers}))
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / name)
+        flags += ["--model", str(tmp_path / name)]
+    return flags
+
+
+def test_a_dry_run_plans_for_a_gpu_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    flags = [
+        "calibrate",
+        "--dry-run",
+        "--device",
+        "cuda",
+        "--hardware",
+        "h200_sxm",
+        "--minutes",
+        "8",
+        "--dtype",
+        "bf16",
+        "--dtype",
+        "fp8",
+    ]
+    assert main([*flags, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["models"] == ["llama-8b", "llama-1b", "llama-3b"]
+    assert answer["kinds"]["forward"]["check"] >= 9
+    assert 0 < answer["round_s"] < 8 * 60 / 2
+    assert main(flags) == 0
+    assert "rounds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--device", "tpu"], "--device: must be one of"),
+        (["--dtype", "fp64"], "--dtype: must be one of fp32"),
+        (["--out", "profile.json"], "--out: must end in .yaml"),
+        (["--refit", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
+        (["--refit", "a.jsonl", "--minutes", "3"], "--minutes: must be left out with --refit"),
+        (["--hardware", "no_such_device", "--dry-run"], "--hardware"),
+        (["--minutes", "0"], "--minutes"),
+    ],
+)
+def test_mistakes_are_named_with_their_flag(flags: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    assert main(["calibrate", *flags]) == 2
+    assert says in capsys.readouterr().err
+
+
+def run(folder: Path, *flags: str) -> subprocess.Popen[str]:
+    root = Path(__file__).parents[1]
+    return subprocess.Popen(
+        [sys.executable, "-m", "simulator.calibrate", "--device", "cpu", "--out", str(folder / "cpu.yaml"), *flags],
+        env=os.environ | {"PYTHONPATH": str(root)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def wait_for_lines(path: Path, count: int, process: subprocess.Popen[str]) -> None:
+    for _ in range(600):
+        if path.exists() and path.read_bytes().count(b"\n") >= count:
+            return
+        if process.poll() is not None:
+            raise AssertionError(process.communicate()[1])
+        time.sleep(0.1)
+    raise AssertionError("no measurements within a minute")
+
+
+@needs_torch
+def test_a_kill_at_any_moment_loses_nothing_and_an_interrupt_says_how_to_go_on(
+    tmp_path: Path, tiny: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cpu.jsonl"
+    killed = run(tmp_path, "--minutes", "0.3", *tiny)
+    wait_for_lines(path, 20, killed)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    before = path.read_bytes()
+    whole = before[: before.rindex(b"\n") + 1]
+    assert not (tmp_path / "cpu.yaml").exists()
+
+    interrupted = run(tmp_path, "--minutes", "0.3", "--resume", *tiny)
+    wait_for_lines(path, before.count(b"\n") + 10, interrupted)
+    interrupted.send_signal(signal.SIGINT)
+    _, said = interrupted.communicate(timeout=60)
+    assert interrupted.returncode == 130
+    assert f"kept in {path}" in said
+    assert "--resume" in said
+    assert "Traceback" not in said
+
+    finished = run(tmp_path, "--minutes", "0.3", "--resume", *tiny)
+    shown, said = finished.communicate(timeout=120)
+    assert finished.returncode == 0, said
+    assert path.read_bytes().startswith(whole)
+    file = read_measurements(path)
+    assert file.finished
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert Counter(record["record"] for record in records)["resumed"] == 2
+    moments = [record["at_s"] for record in records if record["record"] in ("visit", "resumed")]
+    assert moments == sorted(moments)
+    assert file.elapsed_s <= 0.3 * 60
+    assert file.sha256 in shown
+    profile = tmp_path / "cpu.yaml"
+    assert file.sha256 in profile.read_text()
+
+    # The file replays to the byte; and neither measurements nor a profile are overwritten.
+    assert main(["calibrate", "--refit", str(path), "--out", str(tmp_path / "again.yaml")]) == 0
+    assert (tmp_path / "again.yaml").read_bytes() == profile.read_bytes()
+    assert main(["calibrate", "--device", "cpu", "--out", str(profile), *tiny]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert read_measurements(path) == file
+
+
+@needs_torch
+def test_cells_interleave_over_the_whole_run(tmp_path: Path, tiny: list[str]) -> None:
+    session = prepare(Request(device="cpu", minutes=0.1, models=tuple(tiny[1::2])))
+    cheap = tuple(each for each in session.plan.cells if each.rank == 0 or each.cell.kind in ("launch", "sampling", "kv_crop"))
+    session = replace(session, plan=replace(session.plan, cells=cheap))
+    seen: list[int] = []
+    file = measure(session, tmp_path / "a.jsonl", False, lambda kind, number, used_s: seen.append(number), lambda visit: None)
+    assert seen == sorted(seen)
+    assert file.last_round >= 2
+    for measured in file.measurements:
+        visits = len(set(measured.at_s))
+        assert visits >= len(set(measured.rounds)) >= file.last_round
+        assert max(measured.at_s) - min(measured.at_s) > 0.3 * file.elapsed_s
+    records = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()[1:-1]]
+    orders = [[Cell(**each["cell"]).key for each in records if each["round"] == number] for number in (1, 2)]
+    essential = sum(each.rank == 0 for each in cheap)
+    assert len(orders[0]) == len(cheap) + (VISITS_OF_FIRST_RANK - 1) * essential
+    if file.last_round > 2:
+        assert sorted(orders[0]) == sorted(orders[1])
+    assert orders[0] != orders[1]
+    where, ratios = repeated_ratios(file)
+    assert where.startswith("tiny fp32, eager")
+    assert [ratio.num_speculative_tokens for ratio in ratios] == list(range(1, 9))
+    assert all(ratio.first > 0.5 for ratio in ratios)
