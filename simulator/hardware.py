@@ -122,8 +122,8 @@ class HardwareProfile(Spec):
 
     kind `unified`: a GPU that shares memory with its CPU; `accelerator`: few large cores that run a compiled program.
     memory_bytes_options: other capacities it is sold with; a name that ends in one of them ("M3 Ultra 96GB") means it.
-    link_bandwidth_bytes_per_s: to the other devices, one direction, all links together. inter_node_*: to devices of other nodes, one
-    direction and per device, and of one exchange; all_to_all_latency_s: of one expert dispatch or combine; all three take the
+    link_bandwidth_bytes_per_s: to the other devices, one direction, all links together. inter_node_*: to devices of other nodes,
+    one direction and per device, and of one exchange; all_to_all_latency_s: of one expert dispatch or combine; all three take the
     default of `INTER_NODE` where left out. doubtful: keys of quantities that sources disagree on; each states its `relative_std`.
     """
 

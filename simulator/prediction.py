@@ -57,8 +57,9 @@ class OperatingPoint(Spec):
     """One question: hardware, models, method, γ, batch and context. Field names are the columns of `predict --table`, but for
     those in `FLAGS_ONLY`.
 
-    batch: sequences that decode on the whole deployment, all data-parallel ranks together. draft_hardware: a device of the draft's
-    own, whose number is draft_tensor_parallel_size; draft_link_latency_s and draft_overlap as in `speculation.DraftDevice`.
+    batch: sequences that decode on the whole deployment, all data-parallel ranks together. draft_hardware: a device of the
+    draft's own, of which there are draft_tensor_parallel_size; draft_link_latency_s, draft_overlap: as in
+    `speculation.DraftDevice`.
     """
 
     id: str = ""
@@ -565,14 +566,12 @@ def _remote_draft(point: OperatingPoint, document: Document) -> RemoteDraft | No
                 raise SpecError([document.problem((name,), "goes with draft_hardware only", getattr(point, name))])
         return None
     if point.method not in REMOTE_METHODS:
-        must = f"goes with method {', '.join(REMOTE_METHODS)}: {point.method} drafts from the target's own states or text"
+        must = f"goes with method {', '.join(REMOTE_METHODS)}: {point.method} needs the target's own states or text"
         raise SpecError([document.problem(("draft_hardware",), must, point.draft_hardware)])
     if point.draft_link_latency_s is None:
         raise SpecError([document.problem(("draft_link_latency_s",), "must be given with draft_hardware: seconds, one way")])
     (hardware,) = _known(lambda: find_hardware(point.draft_hardware or "", document.where(("draft_hardware",)), ""))
-    return RemoteDraft(
-        hardware, point.draft_tensor_parallel_size or 1, point.draft_link_latency_s, bool(point.draft_overlap)
-    )
+    return RemoteDraft(hardware, point.draft_tensor_parallel_size or 1, point.draft_link_latency_s, bool(point.draft_overlap))
 
 
 def _with_parallel(deployment: Deployment, size: int, draft_size: int) -> Deployment:

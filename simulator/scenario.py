@@ -48,8 +48,8 @@ UNLIMITED_MODEL_LEN = 131072
 class ParallelSpec(Spec):
     """Devices: tensor × pipeline × data of them, spread evenly over nodes (meanings: `cost.parallelism`).
 
-    draft_tensor_parallel_size: as many as the target's where left out. data_parallel_size: replicas, among which arrivals are shared in
-    turn; each has limits of its own. expert_parallel: whole experts on each device instead of a slice of all.
+    draft_tensor_parallel_size: as many as the target's where left out. data_parallel_size: replicas, to which arrivals are dealt
+    in turn; each has limits of its own. expert_parallel: whole experts on each device instead of a slice of all.
     """
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
@@ -359,9 +359,10 @@ class _Resolver:
         if draft_size is not None and device is not None:
             must = "must be left out where the draft has a device of its own, which states it"
             yield self.document.problem(("parallel", "draft_tensor_parallel_size"), must, draft_size)
-        sides = [
-            (("parallel", "tensor_parallel_size"), size, target), (("parallel", "draft_tensor_parallel_size"), draft_size, drafter),
-        ]  # fmt: skip
+        sides: list[tuple[tuple[str, ...], int | None, ModelArchitecture | None]] = [
+            (("parallel", "tensor_parallel_size"), size, target),
+            (("parallel", "draft_tensor_parallel_size"), draft_size, drafter),
+        ]
         if device is not None:
             sides.append((("speculation", "draft_device", "tensor_parallel_size"), device.tensor_parallel_size, drafter))
         for key, devices, model in sides:

@@ -78,8 +78,8 @@ class Variant:
 class Comparison:
     """A speculative variant against none, on the same requests. Ratios above 1 are gains; each with its 80 % interval.
 
-    batch, context: means of a replica in the plain run, at which `round`, R and its doubt are taken. mean_acceptance_length: as simulated.
-    metric: what the verdict is about.
+    batch, context: means of a replica in the plain run, at which `round`, R and its doubt are taken. mean_acceptance_length: as
+    simulated. metric: what the verdict is about.
     """
 
     variant: Variant
@@ -181,8 +181,8 @@ def _laws(scenario: Scenario, gamma: int, warnings: list[str]) -> list[tuple[str
 def batching_rules(scenario: Scenario, deployment: Deployment) -> BatchingRules:
     """The scenario's limits for one replica of this deployment, whose drafter takes memory from the KV pool.
 
-    Limits are those of each data-parallel rank; ranks that step together are one scheduler with the room of all. A step that passes
-    every pipeline stage holds the batches of all of them.
+    Limits are those of each data-parallel rank; ranks that step together are one scheduler with the room of all. A step that
+    passes every pipeline stage holds the batches of all of them.
     """
     deployment = deployment.replica()
     engine, limits, beyond = deployment.engine, scenario.limits, deployment.parallelism

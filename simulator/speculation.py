@@ -30,8 +30,8 @@ BatchRange = Annotated[tuple[int, int, int], Field(description="first batch, las
 
 
 class DraftDevice(Spec):
-    """A device of the draft's own: its name, how many of them share the draft, the link to them in seconds one way, and whether they
-    draft the next round while the target verifies this one."""
+    """A device of the draft's own: its name, how many of them share the draft, the link to them in seconds one way, and whether
+    they draft the next round while the target verifies this one."""
 
     hardware: str
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
@@ -45,7 +45,8 @@ class Speculation(Spec):
     num_speculative_tokens: γ, or a list of them to compare. by_batch: γ by running batch instead, as
     ``[[first, last, γ], …]``; batches not covered run without drafts. drafter_weights: type of the draft's weights.
     draft_layers: layer_skip: how many of the target's first layers draft. draft_kv_tokens: sparse_kv: tokens of the cache that
-    the target reads while it drafts. draft_device: where a draft model runs if not beside the target. heterogeneous_vocabulary: the engine maps between different tokenizers.
+    the target reads while it drafts. draft_device: where a draft model runs if not beside the target. heterogeneous_vocabulary:
+    the engine maps between different tokenizers.
     """
 
     method: Method
@@ -63,7 +64,7 @@ class Speculation(Spec):
         if self.method == "none":
             extra = [
                 name
-                for name in ("drafter", "drafter_weights", "num_speculative_tokens", "by_batch", "draft_device")
+                for name in ("drafter", "drafter_weights", "num_speculative_tokens", "by_batch")
                 if getattr(self, name) is not None
             ]
             if extra:
@@ -81,10 +82,6 @@ class Speculation(Spec):
             raise ValueError("draft_kv_tokens goes with method sparse_kv only")
         if self.heterogeneous_vocabulary and self.method != "draft_model":
             raise ValueError("heterogeneous_vocabulary applies to method draft_model only")
-        if self.draft_device is not None and self.method not in REMOTE_METHODS:
-            raise ValueError(
-                f"draft_device goes with method {', '.join(REMOTE_METHODS)}: {self.method} drafts from the target's own states or text"
-            )
         if self.by_batch is not None and not any(gamma for _, _, gamma in self.by_batch):
             raise ValueError("by_batch must draft somewhere: every entry has 0 tokens (method none is no speculation)")
         for first, last, gamma in self.by_batch or ():
@@ -93,6 +90,13 @@ class Speculation(Spec):
                     "by_batch entries must be [first, last, tokens] with 1 <= first <= last and 0 <= tokens <= 64 "
                     f"(got {[first, last, gamma]})"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _drafts_apart(self) -> Speculation:
+        if self.draft_device is not None and self.method not in REMOTE_METHODS:
+            methods = ", ".join(REMOTE_METHODS)
+            raise ValueError(f"draft_device goes with method {methods}: {self.method} needs the target's own states or text")
         return self
 
     @property

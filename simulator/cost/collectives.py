@@ -1,7 +1,7 @@
 """What devices send each other: all-reduce in and between nodes, expert dispatch and combine, activations between stages.
 
-Inside a node all-reduce follows the device's table. A group over several nodes reduces inside each, exchanges one share per device
-between them, and spreads the sum again (hierarchical all-reduce, as NCCL's trees do):
+Inside a node all-reduce follows the device's table. A group over several nodes reduces inside each, exchanges one share per
+device between them, and spreads the sum again (hierarchical all-reduce, as NCCL's trees do):
 
     t = table(devices per node) + 2·⌈log2 nodes⌉·latency + 2·(nodes - 1)/nodes · (bytes / devices per node) / bandwidth
 
@@ -9,7 +9,8 @@ Expert dispatch and combine (DeepEP's low-latency kernels): rows go to each of t
 
     t = latency + max(bytes inside the node / link, bytes between nodes / inter-node bandwidth)
 
-which with 34 µs and 46 GB/s is within 12 % of all twelve times that DeepEP publishes for H800 with 400 Gb/s InfiniBand, 8 to 256 devices.
+which with 34 µs and 46 GB/s is within 12 % of all twelve times that DeepEP publishes for H800 with 400 Gb/s InfiniBand, 8 to
+256 devices.
 """
 
 from __future__ import annotations
@@ -32,9 +33,7 @@ def all_reduce(message_bytes: float, devices: int, nodes: int, hardware: Hardwar
         kind = engine.all_reduce_kind(hardware)
         # Custom kernels read their neighbours' memory: they end at the node.
         cost = hardware.all_reduce("nccl" if nodes > 1 and kind == "custom" else kind, per_node)
-        inside_s = all_reduce_s(
-            message_bytes, cost.alpha_s, cost.bandwidth_bytes_per_s, cost.large_message_bandwidth_bytes_per_s
-        )
+        inside_s = all_reduce_s(message_bytes, cost.alpha_s, cost.bandwidth_bytes_per_s, cost.large_message_bandwidth_bytes_per_s)
     if nodes == 1:
         return inside_s, 0.0
     hops = 2 * math.ceil(math.log2(nodes))

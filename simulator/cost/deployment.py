@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from simulator.architecture import ModelArchitecture
 from simulator.cost.drafting import Drafter
 from simulator.cost.forward import ForwardCost
-from simulator.cost.parallelism import Parallelism
+from simulator.cost.parallelism import ONE_GROUP, Parallelism
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.round import StepPricer
 from simulator.hardware import Hardware
@@ -22,7 +22,7 @@ from simulator.speculation import SELF_METHODS, Tree
 class Deployment:
     """Models, types and parallelism, with every name resolved. `drafter` is None for n-gram and for no speculation.
 
-    remote_draft: devices of the draft alone; its tensor parallelism is then theirs, and `draft_tensor_parallel_size` says nothing.
+    remote_draft: devices of the draft alone; its tensor parallelism is then theirs, not `draft_tensor_parallel_size`.
     """
 
     hardware: Hardware
@@ -37,7 +37,7 @@ class Deployment:
     draft_tensor_parallel_size: int = 1
     draft_kv_tokens: int | None = None
     tree: Tree | None = None
-    parallelism: Parallelism = Parallelism()
+    parallelism: Parallelism = ONE_GROUP
     remote_draft: RemoteDraft | None = None
 
     @property
@@ -112,9 +112,7 @@ class Deployment:
         nodes = beyond.data_parallel_size * own
         if drafter.is_moe and (beyond.expert_parallel or beyond.data_parallel_size > 1):
             nodes = beyond.expert_nodes(self.tensor_parallel_size)
-        return replace(
-            beyond, pipeline_parallel_size=1, expert_parallel=beyond.expert_parallel and drafter.is_moe, nodes=nodes
-        )
+        return replace(beyond, pipeline_parallel_size=1, expert_parallel=beyond.expert_parallel and drafter.is_moe, nodes=nodes)
 
     def pricer(self, full_acceptance_rate: float = 0.5) -> StepPricer:
         """Prices of steps and rounds; `full_acceptance_rate` as in `cost.drafting.Drafter`."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from simulator.architecture import Experts, LayerGroup, ModelArchitecture
 from simulator.cost.collectives import all_reduce, all_to_all_s, stage_transfer_s
-from simulator.cost.parallelism import Parallelism, busiest
+from simulator.cost.parallelism import ONE_GROUP, Parallelism, busiest
 from simulator.cost.roofline import (
     ATTENTION_TILE_ROWS,
     Bound,
@@ -95,8 +95,8 @@ def uniform_pass(sequences: int, rows_per_sequence: float, context: float, windo
 class ForwardCost:
     """Prices passes of one model. `weights`, `kv_cache`: stored types (names of `number_format.FORMATS`).
 
-    parallelism: pipeline stages, data-parallel ranks, experts, nodes. A pass is then that of one rank and one microbatch, through all
-    stages, while the other ranks do as much.
+    parallelism: pipeline stages, data-parallel ranks, experts, nodes. A pass is then that of one rank and one microbatch, through
+    all stages, while the other ranks do as much.
     """
 
     architecture: ModelArchitecture
@@ -105,7 +105,7 @@ class ForwardCost:
     tensor_parallel_size: int
     weights: str
     kv_cache: str
-    parallelism: Parallelism = Parallelism()
+    parallelism: Parallelism = ONE_GROUP
     _dense: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _heads: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
 
@@ -209,11 +209,14 @@ class ForwardCost:
         found = []
         if tensor > 1:
             sliced = self.moe_layers if shared and not beyond.expert_parallel else 0
-            found += self._all_reduces("all_reduce", self.mixers + self.mlps - sliced, message, tensor, beyond.tensor_nodes(tensor))
+            found += self._all_reduces(
+                "all_reduce", self.mixers + self.mlps - sliced, message, tensor, beyond.tensor_nodes(tensor)
+            )
         if shared:
             devices, nodes = beyond.expert_devices(tensor), beyond.expert_nodes(tensor)
             if beyond.expert_parallel:
-                found.append(CostTerm("all_to_all", self.moe_layers * self._dispatch_and_combine_s(rows, devices, nodes), "network"))
+                exchange_s = self._dispatch_and_combine_s(rows, devices, nodes)
+                found.append(CostTerm("all_to_all", self.moe_layers * exchange_s, "network"))
             else:
                 # All-gather before and reduce-scatter after: together the traffic of an all-reduce of every rank's rows.
                 every_rank = message * beyond.data_parallel_size
@@ -230,7 +233,12 @@ class ForwardCost:
     def _dispatch_and_combine_s(self, rows: int, devices: int, nodes: int) -> float:
         """Rows go out in 8 bit where the weights are, with a scale for every 128 numbers, and come back in 16."""
         experts = next(group.experts for group in self.groups if group.experts is not None)
-        numbers = rows / self.tensor_parallel_size * experts.top_k * (self.architecture.moe_latent_size or self.architecture.hidden_size)
+        numbers = (
+            rows
+            / self.tensor_parallel_size
+            * experts.top_k
+            * (self.architecture.moe_latent_size or self.architecture.hidden_size)
+        )
         out = 1 + 4 / 128 if self.weights == "fp8" else 2.0
         return sum(all_to_all_s(numbers * size, devices, nodes, self.hardware) for size in (out, 2.0))
 
@@ -275,7 +283,7 @@ class ForwardCost:
         rows = float(tokens * experts.top_k)
         if beyond.expert_parallel:
             devices = beyond.expert_devices(self.tensor_parallel_size)
-            touched = busiest(touched, devices, experts.num_experts / devices)
+            touched = busiest(touched, devices, experts.num_experts)
             rows = busiest(rows, devices)
         return grouped_gemm(rows, touched, self.expert_parameters, self.format.bytes, self.hardware, self.compute_dtype)
 

@@ -1,12 +1,12 @@
 """Parallelism: how a model lies on more devices than one tensor-parallel group, and what the busiest of them does.
 
-Sizes multiply: tensor × pipeline × data devices in all, spread evenly over nodes, tensor-parallel neighbours nearest, then pipeline
-stages, then data-parallel ranks, as engines number their ranks. Meanings are vLLM's (``docs/serving/data_parallel_deployment``):
+Sizes multiply: tensor × pipeline × data devices in all, spread evenly over nodes, tensor-parallel neighbours nearest, then
+pipeline stages, then data-parallel ranks, as engines number them. Meanings are vLLM's (its "Data Parallel Deployment"):
 
 - dense models: data-parallel ranks are independent replicas;
-- mixtures: ranks attend to sequences of their own and step together, since experts lie on all devices of all ranks: cut into slices,
-  or whole with `expert_parallel` (``--enable-expert-parallel``; SGLang's ``--enable-dp-attention`` with ``--ep-size``, whose ``--tp`` is
-  tensor × data here).
+- mixtures: ranks attend to sequences of their own and step together, since experts lie on all devices of all ranks: cut into
+  slices, or whole with `expert_parallel` (``--enable-expert-parallel``; SGLang's ``--enable-dp-attention`` with ``--ep-size``,
+  whose ``--tp`` is tensor × data here).
 """
 
 from __future__ import annotations
@@ -65,29 +65,32 @@ class Parallelism:
         return min(self.pipeline_parallel_size, max(sequences, 1)) if engine.pipeline_in_flight else 1
 
 
+ONE_GROUP = Parallelism()
+
+
 def share(sequences: int, ways: int) -> int:
     """Sequences of the fullest of `ways` equal parts."""
     return -(-sequences // ways)
 
 
-def busiest(count: float, ranks: int, at_most: float = math.inf) -> float:
+def busiest(count: float, ranks: int, places: float = math.inf) -> float:
     """Expected load of the fullest of `ranks` when `count` things fall on them at random: mean + σ·√(2 ln ranks).
 
-    The bound on the maximum of that many normal variables; exact at one rank, and never below the mean nor above what there is.
+    The bound on the maximum of that many normal variables, never above what there is. places: of all ranks together, one thing
+    each (experts), which leaves less to chance the more of them are taken (hypergeometric σ).
 
-    >>> busiest(8.0, 1), round(busiest(8.0, 16), 1)
-    (8.0, 2.1)
+    >>> busiest(8.0, 1), round(busiest(8.0, 16), 1), busiest(256.0, 16, 256)
+    (8.0, 2.1, 16.0)
     """
     mean = count / ranks
-    spread = math.sqrt(mean * (1 - 1 / ranks)) * math.sqrt(2 * math.log(ranks))
-    return min(mean + spread, count, max(at_most, mean))
+    left = 1.0 if math.isinf(places) else max(places - count, 0.0) / max(places - 1, 1)
+    spread = math.sqrt(mean * (1 - 1 / ranks) * left) * math.sqrt(2 * math.log(ranks))
+    return min(mean + spread, count, places / ranks)
 
 
 def fullest_prompts(prefill: Sequence[Chunk], ways: int, most_tokens: int) -> tuple[Chunk, ...]:
     """The prompt chunks of the fullest of `ways` parts: longest first, each to the emptiest part; none beyond `most_tokens`."""
-    pieces = [
-        (min(most_tokens, new - done), before + done) for new, before in prefill for done in range(0, new, most_tokens)
-    ]
+    pieces = [(min(most_tokens, new - done), before + done) for new, before in prefill for done in range(0, new, most_tokens)]
     parts: list[list[Chunk]] = [[] for _ in range(ways)]
     tokens = [0] * ways
     for piece in sorted(pieces, key=lambda piece: (-piece[0], -piece[1])):

@@ -4,8 +4,9 @@ Drafts go one way and the verdict comes back, so a round pays the link twice. Sy
 
     round = D + 2·latency + V                  D: drafting on its device, V: verification on the target's
 
-Overlapped (Liu et al. 2024, PEARL; McDanel 2024, AMUSD), the device drafts the next round while this one is verified, as if every
-draft and its own guess of the bonus token would be accepted. Where that holds the longer of the two sets the pace, else it starts anew:
+Overlapped (Liu et al. 2024, PEARL; McDanel 2024, AMUSD), the device drafts the next round while this one is verified, as if
+every draft and its own guess of the bonus token would be accepted. Where that holds the longer of the two sets the pace, else it
+starts anew:
 
     round = h·max(V, D + 2·latency) + (1 - h)·(D + 2·latency + V)
 
@@ -15,6 +16,7 @@ Messages are token ids, so that their bytes are nothing beside the latency.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from simulator.hardware import Hardware
@@ -43,5 +45,5 @@ class RemoteDraft:
         """
         if not self.overlap or draft_s <= 0:
             return 1.0
-        hit = full_acceptance_rate ** ((gamma + 1) / gamma)
+        hit = math.pow(full_acceptance_rate, (gamma + 1) / gamma)
         return hit * max(1 - verify_s / draft_s, 0.0) + (1 - hit)

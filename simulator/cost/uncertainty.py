@@ -98,7 +98,12 @@ def links(deployment: Deployment) -> dict[str, Quantity]:
 def quantities(deployment: Deployment) -> dict[str, Quantity]:
     """Every coefficient that an `UncertainPricer` may shift, by name; all-reduce tables are left out."""
     hardware = deployment.hardware
-    found = [*_quantities(hardware.profile, _PEAKS), *links(deployment).items(), *_quantities(hardware.coefficients), *_quantities(deployment.engine)]
+    found = [
+        *_quantities(hardware.profile, _PEAKS),
+        *links(deployment).items(),
+        *_quantities(hardware.coefficients),
+        *_quantities(deployment.engine),
+    ]
     if deployment.remote_draft is not None:
         theirs = deployment.remote_draft.hardware.coefficients
         found += [(f"draft_device.{name}", quantity) for name, quantity in _quantities(theirs)]

@@ -1,6 +1,7 @@
 """One engine serving requests in simulated time. Read `replica` (the loop), then `scheduler` (what a step runs).
 
-`record` holds what happened, `metrics` what it means, `replicas` joins several, `kv_cache` counts blocks, `arrivals` releases requests.
+`record` holds what happened, `metrics` what it means, `replicas` joins several runs, `kv_cache` counts blocks, `arrivals`
+releases requests.
 """
 
 from simulator.serving.metrics import (
