@@ -48,7 +48,7 @@ Count = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Rates = tuple[Annotated[float, Field(ge=0, le=1)], ...]
 DEFAULT_CONTEXT = 1024
 MEMORY_UTILIZATION = 0.9
-TREE_METHODS = ("eagle", "eagle3", "medusa", "hydra")
+TREE_METHODS = ("eagle", "eagle3", "medusa", "hydra", "mtp")
 # A head that is not known is built from its target: its cost is known to about a twentieth.
 STAND_IN_STD = 0.05
 
@@ -344,9 +344,18 @@ def _speedup(question: Question, pricer: StepPricer, tau: float, r: float, plain
     budget = question.deployment.engine.max_num_batched_tokens
     tokens = max(question.output_tokens - 1, 0) / question.batch * plain_step_s
     side_by_side = _prompts_at_once(question.deployment)
-    plain_prefill_s = StepPricer(pricer.target).prefill_s(question.prompt_tokens, budget) / side_by_side
+    plain_prefill_s = _plain_prefill_s(question, pricer, budget) / side_by_side
     prefill_s = pricer.prefill_s(question.prompt_tokens, budget) / side_by_side
     return (plain_prefill_s + tokens) / (prefill_s + tokens * r / tau)
+
+
+def _plain_prefill_s(question: Question, pricer: StepPricer, budget: int) -> float:
+    """Of one prompt; where drafting keeps prompts apart, those of the batch share passes without it."""
+    prompt, plain = question.prompt_tokens or 1, StepPricer(pricer.target)
+    if not question.deployment.engine.drafting_prompts_alone:
+        return plain.prefill_s(prompt, budget)
+    together = max(min(question.batch, budget // prompt), 1)
+    return plain.price((), ((prompt, 0),) * together, together).seconds / together
 
 
 def _prompts_at_once(deployment: Deployment) -> int:

@@ -144,6 +144,9 @@ class ForwardCost:
             terms.append(self._expert_term(asked, new_tokens))
         if self.has_state:
             terms.append(self._state_term(asked))
+        if self.engine.latent_layer_overhead_s is not None:
+            latent = sum(group.count for group in self.groups if group.attention == "mla")
+            terms.append(CostTerm("unfused_kernels", latent * self.engine.latent_layer_overhead_s.value, "latency"))
         terms += self._network_terms(rows)
         if captured is None:
             device_s = sum(term.seconds for term in terms)
@@ -332,9 +335,10 @@ class ForwardCost:
     def _attention(self, group: LayerGroup, asked: ForwardPass, context: float, longest: float) -> Operation:
         """One layer. Which kernel runs depends on whether any sequence brings more than one query row."""
         several_rows = asked.rows > asked.sequences or bool(asked.prefill)
-        if several_rows and self.regime == "serial_walk" and group.attention in ("full", "sliding", "chunked"):
+        regime = self.engine.latent_attention if group.attention == "mla" else self.regime
+        if several_rows and regime == "serial_walk" and group.attention in ("full", "sliding", "chunked", "mla"):
             return self._walk(group, asked, context, longest)
-        reread = asked.rows / asked.sequences if several_rows and self.regime == "kv_reread" and asked.sequences else 1.0
+        reread = asked.rows / asked.sequences if several_rows and regime == "kv_reread" and asked.sequences else 1.0
         return self._split(group, asked, context, reread)
 
     def _split(self, group: LayerGroup, asked: ForwardPass, context: float, reread: float) -> Operation:

@@ -286,6 +286,8 @@ class StepPricer:
             prefill,
             asked.logit_rows + finished,
         )
+        if self.drafter is not None and self.target.engine.drafting_prompts_alone:
+            return self._prompts_alone(prefill)
         draft_s = sum(term.seconds for term in terms if term.name.startswith("draft"))
         mixed_s = sum(term.seconds for term in self._pass_terms(mixed, speculative))
         named = [("prefill", mixed_s - (decode_s - draft_s))]
@@ -294,6 +296,16 @@ class StepPricer:
             # A device of its own takes in the prompt while the target does.
             beside_s = named[0][1] if self.drafter.remote is not None else 0.0
             named += [(term.name, max(term.seconds - beside_s, 0.0)) for term in drafts]
+        return named
+
+    def _prompts_alone(self, prefill: tuple[tuple[int, int], ...]) -> list[tuple[str, float]]:
+        """Each chunk as a pass of its own, with its draft's."""
+        assert self.drafter is not None
+        named = []
+        for chunk in prefill:
+            asked = ForwardPass(0, 0, 0.0, 0.0, 0.0, (chunk,), 1)
+            named.append(("prefill", sum(term.seconds for term in self._pass_terms(asked, False))))
+            named += [(term.name, term.seconds) for term in draft_prefill_terms(self.drafter, (chunk,))]
         return named
 
     def _pass_terms(self, asked: ForwardPass, speculative: bool) -> list[CostTerm]:
