@@ -74,7 +74,9 @@ def test_one_sequence_gains_nothing_from_stages_and_pays_every_link():
     alone = step_s(over(DENSE), 1)
     for stages in (2, 4):
         assert step_s(over(DENSE, pipeline_parallel_size=stages, nodes=stages), 1) == pytest.approx(alone, rel=1e-5)
-        far = replace(over(DENSE, pipeline_parallel_size=stages, nodes=stages), hardware=changed("h100_sxm", inter_node_latency_s=1e-3))
+        far = replace(
+            over(DENSE, pipeline_parallel_size=stages, nodes=stages), hardware=changed("h100_sxm", inter_node_latency_s=1e-3)
+        )
         near = replace(far, parallelism=replace(far.parallelism, nodes=1))
         # One hop a boundary, and one for the sampled token on its way back.
         assert step_s(far, 1) == pytest.approx(alone + stages * 1e-3, rel=0.01)
@@ -109,7 +111,9 @@ def test_over_a_slow_network_the_gain_grows_with_its_latency():
     for latency_s in (0.005, 0.1):
         device = changed("a100_sxm_80gb", inter_node_latency_s=latency_s, inter_node_bandwidth_bytes_per_s=1e8)
         vicuna = find_model("lmsys/vicuna-13b-v1.3")
-        split = Deployment(device, find_engine("hf_eager"), vicuna, method="draft_model", drafter=find_model("lmsys/vicuna-7b-v1.3"))
+        split = Deployment(
+            device, find_engine("hf_eager"), vicuna, method="draft_model", drafter=find_model("lmsys/vicuna-7b-v1.3")
+        )
         gains.append(4.2 / round_of(over(split, pipeline_parallel_size=2, nodes=2), 1, gamma=5).r)
     assert gains[1] > gains[0]
 
@@ -197,7 +201,9 @@ def test_dispatch_and_combine_take_what_deepep_publishes():
     numbers = 128 * 8 * 7168
     for devices, measured_us in published.items():
         for size, us in zip((1 + 4 / 128, 2), measured_us, strict=True):
-            assert all_to_all_s(numbers * size, devices, devices // 8, find_hardware("h800_sxm")) == pytest.approx(us * 1e-6, rel=0.15)
+            assert all_to_all_s(numbers * size, devices, devices // 8, find_hardware("h800_sxm")) == pytest.approx(
+                us * 1e-6, rel=0.12
+            )
 
 
 def test_ranks_of_a_mixture_exchange_rows_and_slices_gather_them():
@@ -313,9 +319,9 @@ def test_drafting_ahead_hides_all_where_every_draft_is_right_and_nothing_where_n
 
 
 def test_break_even_of_a_draft_that_works_ahead_falls():
-    assert apart(overlap=True, device="h100_sxm").pricer().break_even_rate(4, 1, 500) < apart(device="h100_sxm").pricer().break_even_rate(
-        4, 1, 500
-    )
+    assert apart(overlap=True, device="h100_sxm").pricer().break_even_rate(4, 1, 500) < apart(
+        device="h100_sxm"
+    ).pricer().break_even_rate(4, 1, 500)
 
 
 # ------------------------------------------------------------------------------------------------------------- refusals

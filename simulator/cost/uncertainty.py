@@ -104,8 +104,9 @@ def quantities(deployment: Deployment) -> dict[str, Quantity]:
         *_quantities(hardware.coefficients),
         *_quantities(deployment.engine),
     ]
-    if deployment.remote_draft is not None:
-        theirs = deployment.remote_draft.hardware.coefficients
+    remote = deployment.remote_draft
+    if remote is not None and remote.hardware.profile_id != hardware.profile_id:
+        theirs = remote.hardware.coefficients
         found += [(f"draft_device.{name}", quantity) for name, quantity in _quantities(theirs)]
     return dict(found)
 
@@ -115,19 +116,29 @@ def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
     hardware, engine = deployment.hardware, deployment.engine
     for name, quantity in (*_quantities(hardware.profile, _PEAKS), *links(deployment).items()):
         if quantity.doubt > 0:
-            yield name, replace(deployment, hardware=_with_peak(hardware, name, _raised(name, quantity)))
+            yield name, _on(deployment, _with_peak(hardware, name, _raised(name, quantity)))
     for name, quantity in _quantities(hardware.coefficients):
         if quantity.doubt > 0 and quantity.value > 0:
-            yield name, replace(deployment, hardware=_with_coefficient(hardware, name, _raised(name, quantity)))
+            changed = _with_coefficient(hardware, name, _raised(name, quantity))
+            yield name, _on(deployment, changed)
     beyond = deployment.parallelism
     sizes = (deployment.tensor_parallel_size, deployment.draft_tensor_parallel_size, beyond.data_parallel_size)
     if max(*sizes, beyond.pipeline_parallel_size) > 1 and hardware.profile.all_reduce:
         yield "all_reduce", replace(deployment, hardware=_with_slower_all_reduce(hardware))
-    if deployment.remote_draft is not None:
-        yield from _remote_shifts(deployment, deployment.remote_draft)
+    remote = deployment.remote_draft
+    if remote is not None and remote.hardware.profile_id != hardware.profile_id:
+        yield from _remote_shifts(deployment, remote)
     for name, quantity in _quantities(engine):
         if quantity.doubt > 0 and quantity.value > 0 and name != "reserved_bytes":
             yield name, replace(deployment, engine=_with_constant(engine, name, _raised(name, quantity)))
+
+
+def _on(deployment: Deployment, hardware: Hardware) -> Deployment:
+    """The deployment on changed devices: a draft's own too where they are of the same kind, and so wrong in the same way."""
+    remote = deployment.remote_draft
+    if remote is not None and remote.hardware.profile_id == hardware.profile_id:
+        remote = replace(remote, hardware=hardware)
+    return replace(deployment, hardware=hardware, remote_draft=remote)
 
 
 def _remote_shifts(deployment: Deployment, remote: RemoteDraft) -> Iterator[tuple[str, Deployment]]:
