@@ -5,7 +5,8 @@ device between them, and spreads the sum again (hierarchical all-reduce, as NCCL
 
     t = table(devices per node) + 2·⌈log2 nodes⌉·latency + 2·(nodes - 1)/nodes · (bytes / devices per node) / bandwidth
 
-Expert dispatch and combine (DeepEP's low-latency kernels): rows go to each of their experts' devices,
+Expert dispatch and combine: rows go to each of their experts' devices (DeepEP's low-latency kernels), those of prompts once to
+each node and on from there (its kernels for throughput),
 
     t = latency + max(bytes inside the node / link, bytes between nodes / inter-node bandwidth)
 
@@ -41,11 +42,18 @@ def all_reduce(message_bytes: float, devices: int, nodes: int, hardware: Hardwar
     return inside_s, hops * hardware.inter_node_latency_s + moved / hardware.inter_node_bandwidth_bytes_per_s
 
 
-def all_to_all_s(message_bytes: float, devices: int, nodes: int, hardware: Hardware) -> float:
-    """One dispatch or combine in which each device sends `message_bytes`, evenly to all of `devices` on `nodes`."""
-    beyond = message_bytes * (1 - 1 / nodes)
-    inside = message_bytes * (1 / nodes - 1 / devices)
-    return hardware.all_to_all_latency_s + max(
+def all_to_all_s(
+    row_bytes: float, copies: float, devices: int, nodes: int, hardware: Hardware, once_a_node: bool = False
+) -> float:
+    """One dispatch or combine: each device sends rows of together `row_bytes`, `copies` of each, evenly to all of `devices`.
+
+    once_a_node: a row crosses to each other node at most once and is forwarded there, as kernels for prompts do.
+    """
+    beyond = copies * (1 - 1 / nodes)
+    inside = copies * (1 / nodes - 1 / devices)
+    if once_a_node:
+        beyond, inside = (nodes - 1) * (1 - (1 - 1 / nodes) ** copies), copies * (1 - 1 / devices)
+    return hardware.all_to_all_latency_s + row_bytes * max(
         inside / (LINK_FRACTION * hardware.link_bandwidth_bytes_per_s), beyond / hardware.inter_node_bandwidth_bytes_per_s
     )
 

@@ -53,11 +53,11 @@ def drafting_terms(drafter: Drafter, gamma: int, sequences: int, context_tokens:
     return [*terms, CostTerm("draft_transfer", drafter.remote.round_trip_s, "network")]
 
 
-def draft_prefill_terms(drafter: Drafter, prefill: tuple[tuple[int, int], ...]) -> list[CostTerm]:
-    """The draft's own pass over prompt chunks, which fills its cache."""
+def draft_prefill_terms(drafter: Drafter, prefill: tuple[tuple[int, int], ...], load: float = 1.0) -> list[CostTerm]:
+    """The draft's own pass over prompt chunks, which fills its cache; `load` as in `ForwardPass`."""
     if drafter.passes is None or not drafter.has_cache or not prefill:
         return []
-    cost = drafter.passes.price(ForwardPass(0, 0, 0.0, 0.0, 0.0, prefill, 0))
+    cost = drafter.passes.price(ForwardPass(0, 0, 0.0, 0.0, 0.0, prefill, 0, load))
     fusion_s = drafter.passes.fusion_s(sum(tokens for tokens, _ in prefill))
     return [CostTerm("prefill_draft", cost.seconds + fusion_s, cost.bound)]
 

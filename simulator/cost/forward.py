@@ -73,7 +73,7 @@ class ForwardPass:
 
     sequences decode with `rows` query rows together, over `context_tokens` cached tokens together (`windowed_tokens` for
     layers with a window); `longest_tokens` is the longest single context. prefill: (new tokens, tokens cached before) per
-    prompt chunk. logit_rows: rows that the LM head computes.
+    prompt chunk. logit_rows: rows that the LM head computes. load: tokens of the mean data-parallel rank over those of this one.
     """
 
     sequences: int
@@ -83,6 +83,7 @@ class ForwardPass:
     longest_tokens: float
     prefill: tuple[tuple[int, int], ...] = ()
     logit_rows: int = 0
+    load: float = 1.0
 
 
 def uniform_pass(sequences: int, rows_per_sequence: float, context: float, window: int | None) -> ForwardPass:
@@ -147,7 +148,7 @@ class ForwardCost:
         if self.engine.latent_layer_overhead_s is not None:
             latent = sum(group.count for group in self.groups if group.attention == "mla")
             terms.append(CostTerm("unfused_kernels", latent * self.engine.latent_layer_overhead_s.value, "latency"))
-        terms += self._network_terms(rows)
+        terms += self._network_terms(rows, new_tokens - asked.rows, asked.load)
         if captured is None:
             device_s = sum(term.seconds for term in terms)
             launch_s = self.architecture.num_hidden_layers * self.engine.launch_per_layer_s.value
@@ -204,7 +205,7 @@ class ForwardCost:
         count = self.mixers * SMALL_KERNELS_PER_MIXER + self.mlps * SMALL_KERNELS_PER_MLP
         return count * each_s, "latency" if launch else "memory"
 
-    def _network_terms(self, rows: int) -> list[CostTerm]:
+    def _network_terms(self, rows: int, prompt_rows: int, load: float) -> list[CostTerm]:
         """One all-reduce after each mixer and each MLP; exchanges around experts of all ranks; transfers between stages."""
         tensor, beyond = self.tensor_parallel_size, self.parallelism
         message = 2.0 * rows * self.architecture.hidden_size
@@ -218,11 +219,11 @@ class ForwardCost:
         if shared:
             devices, nodes = beyond.expert_devices(tensor), beyond.expert_nodes(tensor)
             if beyond.expert_parallel:
-                exchange_s = self._dispatch_and_combine_s(rows, devices, nodes)
+                exchange_s = self._dispatch_and_combine_s(rows - prompt_rows, prompt_rows, devices, nodes)
                 found.append(CostTerm("all_to_all", self.moe_layers * exchange_s, "network"))
             else:
                 # All-gather before and reduce-scatter after: together the traffic of an all-reduce of every rank's rows.
-                every_rank = message * beyond.data_parallel_size
+                every_rank = message * beyond.data_parallel_size * load
                 found += self._all_reduces("gather_scatter", self.moe_layers, every_rank, devices, nodes)
         if beyond.pipeline_parallel_size > 1:
             found.append(CostTerm("pipeline_transfer", self._transfers_s(rows), "network"))
@@ -233,20 +234,20 @@ class ForwardCost:
         found = [CostTerm(name, count * inside_s, "network")]
         return found + ([CostTerm(f"inter_node_{name}", count * between_s, "network")] if nodes > 1 else [])
 
-    def _dispatch_and_combine_s(self, rows: int, devices: int, nodes: int) -> float:
+    def _dispatch_and_combine_s(self, rows: int, prompt_rows: int, devices: int, nodes: int) -> float:
         """Rows go out in 8 bit where the weights are, with a scale for every 128 numbers, and come back in 16."""
         experts = next(group.experts for group in self.groups if group.experts is not None)
-        numbers = (
-            rows
-            / self.tensor_parallel_size
-            * experts.top_k
-            * (self.architecture.moe_latent_size or self.architecture.hidden_size)
-        )
+        width = (self.architecture.moe_latent_size or self.architecture.hidden_size) / self.tensor_parallel_size
         out = 1 + 4 / 128 if self.weights == "fp8" else 2.0
-        return sum(all_to_all_s(numbers * size, devices, nodes, self.hardware) for size in (out, 2.0))
+        return sum(
+            all_to_all_s(count * width * size, experts.top_k, devices, nodes, self.hardware, once_a_node)
+            for count, once_a_node in ((rows, False), (prompt_rows, True))
+            for size in (out, 2.0)
+            if count
+        )
 
     def _transfers_s(self, rows: int) -> float:
-        """Hidden state and residual of each row over every boundary, a slice per device; sampled tokens back to the first stage."""
+        """Hidden state and residual of each row over every boundary, a slice per device; sampled tokens back to the first."""
         tensor, beyond = self.tensor_parallel_size, self.parallelism
         message = 2 * 2.0 * rows * self.architecture.hidden_size / tensor
         far = beyond.inter_node_boundaries(tensor)
@@ -260,10 +261,11 @@ class ForwardCost:
     def _expert_term(self, asked: ForwardPass, new_tokens: int) -> CostTerm:
         """Routed experts: the union that all tokens touch is read, every token's own experts are computed."""
         routed = routed_tokens(asked, self.hardware.coefficients.expert_row_correlation.value)
+        others = self.parallelism.data_parallel_size * asked.load
         seconds, by_bound = 0.0, {}  # type: float, dict[Bound, float]
         for group in self.groups:
             if group.experts is not None:
-                operation = self._experts(group.experts, routed, new_tokens)
+                operation = self._experts(group.experts, routed * others, new_tokens * others)
                 seconds += group.count * operation.seconds
                 by_bound[operation.bound] = by_bound.get(operation.bound, 0.0) + group.count * operation.seconds
         return CostTerm("experts", seconds, max(by_bound, key=lambda bound: by_bound[bound]))
@@ -277,13 +279,12 @@ class ForwardCost:
         groups = self.groups if slices == tensor else self.architecture.layer_groups(slices)
         return next(group.experts for group in groups if group.experts is not None).parameters_per_expert
 
-    def _experts(self, experts: Experts, routed: float, tokens: int) -> Operation:
-        """One layer. Rows of all ranks meet there; whole experts fall unevenly on devices, and the busiest is waited for."""
+    def _experts(self, experts: Experts, routed: float, tokens: float) -> Operation:
+        """One layer and the rows of all ranks. Whole experts fall unevenly on devices, and the busiest is waited for."""
         beyond = self.parallelism
-        routed, tokens = routed * beyond.data_parallel_size, tokens * beyond.data_parallel_size
         correlation = self.hardware.coefficients.grouped_routing_correlation.value if experts.grouped else 1.0
         touched = experts_touched(experts.num_experts, experts.top_k, max(routed * correlation, 1.0))
-        rows = float(tokens * experts.top_k)
+        rows = tokens * experts.top_k
         if beyond.expert_parallel:
             devices = beyond.expert_devices(self.tensor_parallel_size)
             touched = busiest(touched, devices, experts.num_experts)
@@ -335,8 +336,9 @@ class ForwardCost:
     def _attention(self, group: LayerGroup, asked: ForwardPass, context: float, longest: float) -> Operation:
         """One layer. Which kernel runs depends on whether any sequence brings more than one query row."""
         several_rows = asked.rows > asked.sequences or bool(asked.prefill)
-        regime = self.engine.latent_attention if group.attention == "mla" else self.regime
-        if several_rows and regime == "serial_walk" and group.attention in ("full", "sliding", "chunked", "mla"):
+        stated = self.engine.latent_attention if group.attention == "mla" else None
+        regime, walked = stated or self.regime, stated is not None or group.attention in ("full", "sliding", "chunked")
+        if several_rows and regime == "serial_walk" and walked:
             return self._walk(group, asked, context, longest)
         reread = asked.rows / asked.sequences if several_rows and regime == "kv_reread" and asked.sequences else 1.0
         return self._split(group, asked, context, reread)

@@ -105,20 +105,29 @@ class StepPricer:
         proposal_rate: share of sequences whose drafter proposes anything (n-gram); the others run one row.
         """
         assert self.drafter is not None
-        window, beyond = self.target.window, self.target.parallelism
-        sequences = share(sequences, beyond.data_parallel_size)
-        in_flight = beyond.microbatches(sequences, self.target.engine)
-        sequences = share(sequences, in_flight)
-        plain = self._pass_terms(uniform_pass(sequences, 1, context, window), speculative=False)
+        window = self.target.window
+        sequences, in_flight, load = self._share(sequences)
+        plain = self._pass_terms(replace(uniform_pass(sequences, 1, context, window), load=load), speculative=False)
         tree = self.drafter.tree
         if tree is not None:
-            verify = self._pass_terms(uniform_pass(sequences, tree.nodes, context, window), speculative=True)
+            asked = replace(uniform_pass(sequences, tree.nodes, context, window), load=load)
+            verify = self._pass_terms(asked, speculative=True)
         else:
-            verify = self._verified(gamma, sequences, context, proposal_rate, plain)
+            verify = self._verified(gamma, sequences, context, proposal_rate, plain, load)
         draft = drafting_terms(self.drafter, gamma, sequences, sequences * context)
         draft = self._exposed(draft, sum(term.seconds for term in verify), gamma)
         verify = verify + self._bubble(in_flight, verify, draft)
         return RoundCost(gamma, tuple(draft), tuple(verify), tuple(plain + self._bubble(in_flight, plain, [])))
+
+    def _share(self, sequences: int) -> tuple[int, int, float]:
+        """(sequences of the fullest rank's microbatch, microbatches in flight, load of the mean rank over the fullest)."""
+        beyond = self.target.parallelism
+        ranks = beyond.data_parallel_size
+        rank = share(sequences, ranks)
+        in_flight = beyond.microbatches(rank, self.target.engine)
+        each = share(rank, in_flight)
+        # A rank without a sequence runs one empty row, to keep step with the others.
+        return each, in_flight, min(max(sequences, ranks) / (ranks * in_flight * max(each, 1)), 1.0)
 
     def _exposed(self, draft: list[CostTerm], verify_s: float, gamma: int) -> list[CostTerm]:
         """Drafting terms as far as the round waits for them: a device of its own may draft ahead during verification."""
@@ -155,14 +164,14 @@ class StepPricer:
         return [CostTerm("pipeline_bubble", wait_s, "latency")] if wait_s > 0 else []
 
     def _verified(
-        self, gamma: int, sequences: int, context: float, proposal_rate: float, plain: list[CostTerm]
+        self, gamma: int, sequences: int, context: float, proposal_rate: float, plain: list[CostTerm], load: float
     ) -> list[CostTerm]:
         """Verification, on average over steps: those in which nobody has a proposal are plain steps."""
         some = 1 - (1 - proposal_rate) ** sequences
         if some == 0:
             return plain
         rows = 1 + gamma * proposal_rate / some
-        asked = uniform_pass(sequences, rows, context, self.target.window)
+        asked = replace(uniform_pass(sequences, rows, context, self.target.window), load=load)
         verify = self._pass_terms(asked, speculative=True)
         if some == 1:
             return verify
@@ -198,10 +207,8 @@ class StepPricer:
 
     def plain(self, sequences: int, context: float) -> PassCost:
         """One plain step of `sequences` at equal `context`, as in `round`."""
-        beyond = self.target.parallelism
-        sequences = share(sequences, beyond.data_parallel_size)
-        in_flight = beyond.microbatches(sequences, self.target.engine)
-        asked = uniform_pass(share(sequences, in_flight), 1, context, self.target.window)
+        sequences, in_flight, load = self._share(sequences)
+        asked = replace(uniform_pass(sequences, 1, context, self.target.window), load=load)
         terms = self._pass_terms(asked, speculative=False)
         return PassCost(tuple(terms + self._bubble(in_flight, terms, [])))
 
@@ -218,8 +225,17 @@ class StepPricer:
 
         Over several ranks and stages it is the step of the whole deployment, as in `round`.
         """
+        ranks = self.target.parallelism.data_parallel_size
+        all_rows, tokens = len(decode) + sum(d for _, d in decode), sum(new for new, _ in prefill)
         decode, prefill, prompts_finished, in_flight = self._fullest(decode, prefill, prompts_finished)
+        ways = in_flight * ranks
         asked = self._asked(decode)
+        if ways > 1:
+            own_tokens = asked.rows + sum(new for new, _ in prefill)
+            mixed_load = min(max(all_rows + tokens, ranks) / (ways * max(own_tokens, 1)), 1.0)
+            asked = replace(asked, load=min(max(all_rows, ranks) / (ways * max(asked.rows, 1)), 1.0))
+        else:
+            mixed_load = 1.0
         drafting = [(context, drafted) for context, drafted in decode if drafted]
         terms = self._pass_terms(asked, speculative=bool(drafting)) if decode else []
         if self.drafter is not None and decode:
@@ -237,7 +253,8 @@ class StepPricer:
         named = [(term.name, term.seconds) for term in terms]
         if prefill:
             decode_s = sum(s for name, s in named if name != "pipeline_bubble")
-            named += self._prefill_terms(asked, tuple(prefill), prompts_finished, decode_s, terms, bool(drafting))
+            mixed = replace(asked, prefill=tuple(prefill), logit_rows=asked.logit_rows + prompts_finished, load=mixed_load)
+            named += self._prefill_terms(mixed, decode_s, terms, bool(drafting))
         return StepCost(sum(seconds for _, seconds in named), tuple(named))
 
     def _fullest(
@@ -268,31 +285,16 @@ class StepPricer:
         return ForwardPass(len(decode), rows, total, windowed if window else total, longest, (), rows)
 
     def _prefill_terms(
-        self,
-        asked: ForwardPass,
-        prefill: tuple[tuple[int, int], ...],
-        finished: int,
-        decode_s: float,
-        terms: list[CostTerm],
-        speculative: bool,
+        self, mixed: ForwardPass, decode_s: float, terms: list[CostTerm], speculative: bool
     ) -> list[tuple[str, float]]:
         """What the prompts add: the mixed pass less the same pass without them, and the draft's own prefill."""
-        mixed = ForwardPass(
-            asked.sequences,
-            asked.rows,
-            asked.context_tokens,
-            asked.windowed_tokens,
-            asked.longest_tokens,
-            prefill,
-            asked.logit_rows + finished,
-        )
         if self.drafter is not None and self.target.engine.drafting_prompts_alone:
-            return self._prompts_alone(prefill)
+            return self._prompts_alone(mixed.prefill)
         draft_s = sum(term.seconds for term in terms if term.name.startswith("draft"))
         mixed_s = sum(term.seconds for term in self._pass_terms(mixed, speculative))
         named = [("prefill", mixed_s - (decode_s - draft_s))]
         if self.drafter is not None:
-            drafts = draft_prefill_terms(self.drafter, prefill)
+            drafts = draft_prefill_terms(self.drafter, mixed.prefill, mixed.load)
             # A device of its own takes in the prompt while the target does.
             beside_s = named[0][1] if self.drafter.remote is not None else 0.0
             named += [(term.name, max(term.seconds - beside_s, 0.0)) for term in drafts]
