@@ -17,6 +17,7 @@ import numpy as np
 from simulator import theory
 from simulator.acceptance import AcceptanceLaw, band_for
 from simulator.cost.deployment import Deployment
+from simulator.cost.parallelism import share
 from simulator.cost.round import RoundCost, StepCost, StepPricer
 from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
 from simulator.scenario import Scenario
@@ -252,7 +253,9 @@ class _Server:
 
     def drafts(self, running: int) -> int:
         speculation = self.scenario.file.speculation
-        return 0 if self.law is None or speculation is None else speculation.tokens_at(self.gamma, running)
+        if self.law is None or speculation is None:
+            return 0
+        return speculation.tokens_at(self.gamma, share(running, self.deployment.replica().parallelism.data_parallel_size))
 
     def run(
         self, requests: tuple[Request, ...], begun: Callable[[], None] | None = None, round_scale: float = 1.0

@@ -104,15 +104,14 @@ class Deployment:
         )
 
     def _draft_parallelism(self) -> Parallelism:
-        """Every rank drafts for its own sequences, in one stage; a drafter's experts lie on the devices of all ranks."""
+        """Every rank drafts for its own sequences, in one stage; experts of both models lie on the devices of all ranks."""
         beyond, drafter = self.parallelism, self.drafter
         if self.method in SELF_METHODS or drafter is None:
             return beyond
-        own = max(self.draft_tensor_parallel_size // beyond.devices_per_node(self.tensor_parallel_size), 1)
-        nodes = beyond.data_parallel_size * own
-        if drafter.is_moe and (beyond.expert_parallel or beyond.data_parallel_size > 1):
-            nodes = beyond.expert_nodes(self.tensor_parallel_size)
-        return replace(beyond, pipeline_parallel_size=1, expert_parallel=beyond.expert_parallel and drafter.is_moe, nodes=nodes)
+        if self.target.is_moe and drafter.is_moe and (beyond.expert_parallel or beyond.data_parallel_size > 1):
+            return replace(beyond, pipeline_parallel_size=1, nodes=beyond.expert_nodes(self.tensor_parallel_size))
+        own = self.draft_tensor_parallel_size // beyond.devices_per_node(self.tensor_parallel_size)
+        return Parallelism(nodes=max(own, 1))
 
     def pricer(self, full_acceptance_rate: float = 0.5) -> StepPricer:
         """Prices of steps and rounds; `full_acceptance_rate` as in `cost.drafting.Drafter`."""
@@ -211,7 +210,7 @@ class Deployment:
     def _device_bytes(self, model: ModelArchitecture, weights: str, size: int) -> float:
         """Weights of a model on one device: experts are shared by the devices of all data-parallel ranks."""
         total, ranks = model.weight_bytes(weights), self.parallelism.data_parallel_size
-        if ranks == 1 or not model.is_moe:
+        if ranks == 1 or not (model.is_moe and self.target.is_moe):
             return total / size
         experts = model.expert_bytes(weights)
         return (total - experts) / size + experts / (size * ranks)

@@ -110,7 +110,7 @@ def parallel_faults(
     method: str,
 ) -> Iterator[Fault]:
     """Everything that cannot be, by key of the `parallel` section. draft_tensor: None where the draft has devices of its own."""
-    stages, ranks, nodes = parallelism.pipeline_parallel_size, parallelism.data_parallel_size, parallelism.nodes
+    stages, nodes = parallelism.pipeline_parallel_size, parallelism.nodes
     if stages > target.num_hidden_layers:
         yield "pipeline_parallel_size", f"must be at most {target.num_hidden_layers}, the layers of {target.name}", stages
     supported = engine.pipeline_methods
@@ -127,8 +127,6 @@ def parallel_faults(
             must = f"must spread whole {what}s evenly: {per_node} devices a node, {size} a {what}"
             yield "nodes", must, nodes
             return
-    if ranks == 1 and parallelism.devices(tensor) == 1 and nodes > 1:
-        yield "nodes", "must be 1 for one device", nodes
 
 
 def _expert_faults(
