@@ -191,7 +191,8 @@ def test_whole_experts_cost_imbalance_at_small_batches_and_nothing_when_all_are_
         return terms(over(MIXTURE, 8, **parallelism), batch)["experts"]
 
     assert experts(4, expert_parallel=True) > 1.05 * experts(4)
-    assert experts(512, expert_parallel=True) == pytest.approx(experts(512), rel=0.02)
+    # Unpopular experts are read only by batches of many thousand tokens.
+    assert experts(32768, expert_parallel=True) == pytest.approx(experts(32768), rel=0.02)
 
 
 def test_dispatch_and_combine_take_what_deepep_publishes():
