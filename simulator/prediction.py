@@ -18,12 +18,12 @@ from pydantic import Field
 
 from simulator import theory
 from simulator.acceptance import AcceptanceLaw, AcceptanceSpec, resolve_acceptance
-from simulator.architecture import ModelArchitecture, find_model, stand_in_draft
+from simulator.architecture import ModelArchitecture, find_model, stand_in_draft, stored_weights
 from simulator.cost.deployment import Deployment
 from simulator.cost.round import StepPricer
 from simulator.cost.uncertainty import Z80, UncertainPricer
 from simulator.hardware import Hardware, find_hardware
-from simulator.number_format import FORMATS, read_precision
+from simulator.number_format import FORMATS, WeightFormat, read_precision
 from simulator.serving_engine import find_engine
 from simulator.spec import Document, Location, Problem, Spec, SpecError, check, nearest, plain_scalar, shown
 from simulator.speculation import (
@@ -31,12 +31,15 @@ from simulator.speculation import (
     HEAD_FAMILIES,
     METHODS,
     MODELLESS_METHODS,
+    SELF_METHODS,
     Tree,
     built_head,
+    default_drafter_weights,
     drafter_problem,
     read_tree,
     self_draft,
     tokenizer_problem,
+    weights_warning,
 )
 from simulator.workload import MAX_TOKENS, usual_lengths
 
@@ -63,6 +66,7 @@ class OperatingPoint(Spec):
     method: str
     draft_model: str | None = None
     draft_params: str | None = None
+    drafter_weights: WeightFormat | None = None
     draft_layers: Count | None = None
     draft_kv_tokens: Count | None = None
     draft_tensor_parallel_size: Count | None = None
@@ -361,12 +365,10 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     )
     if point.engine == "generic":
         warnings.append("engine unknown: generic overheads, wider interval")
-    weights, kv_cache = _precision(point.precision, hardware, warnings)
+    weights, kv_cache = _precision(point, hardware, warnings)
     drafter, extra_std = _drafter(point, target, gamma, document, warnings)
     kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
-    drafter_weights = (
-        weights if point.method in ("layer_skip", "sparse_kv") else "fp32" if weights == "fp32" else hardware.wide_dtype
-    )
+    drafter_weights = _drafter_weights(point, drafter, weights, hardware, document, warnings)
     deployment = Deployment(
         hardware,
         engine,
@@ -430,9 +432,12 @@ def _shape(point: OperatingPoint, document: Document) -> tuple[int, Tree | None]
     return point.num_speculative_tokens, None
 
 
-def _precision(text: str | None, hardware: Hardware, warnings: list[str]) -> tuple[str, str]:
-    """(weights, KV cache) from what people write. Raises `UnsupportedError` for types that are not priced."""
-    wide = hardware.wide_dtype
+def _precision(point: OperatingPoint, hardware: Hardware, warnings: list[str]) -> tuple[str, str]:
+    """(weights, KV cache) from what people write, else from the model's config.json. Raises `UnsupportedError` for types that are
+    not priced."""
+    wide, text, stored = hardware.wide_dtype, point.precision, stored_weights(point.target_model)
+    if not text and stored is not None:
+        return stored, stored if stored in ("fp32", "fp16", "bf16") else wide
     if not text:
         warnings.append(f"precision assumed {wide}")
         return wide, wide
@@ -441,7 +446,8 @@ def _precision(text: str | None, hardware: Hardware, warnings: list[str]) -> tup
     except ValueError as word:
         known = ", ".join(FORMATS)
         raise UnsupportedError(f"precision {text!r} is not supported: {word} is unknown; supported: {known}") from None
-    weights = weights or wide
+    warnings += weights_warning(weights, stored)
+    weights = weights or stored or wide
     kept = weights if weights in ("fp32", "fp16", "bf16") else wide
     return weights, kv_cache or kept
 
@@ -471,6 +477,29 @@ def _drafter(
     if problem:
         raise SpecError([document.problem((FLAGS["draft_model"],), problem)])
     return found, 0.0
+
+
+def _drafter_weights(
+    point: OperatingPoint,
+    drafter: ModelArchitecture | None,
+    weights: str,
+    hardware: Hardware,
+    document: Document,
+    warnings: list[str],
+) -> str:
+    """Type of the drafter's weights: as given, else by convention. Raises `SpecError` where there is no drafter model."""
+    if drafter is None:
+        if point.drafter_weights is not None:
+            raise SpecError([document.problem(("drafter_weights",), f"must be left out: {point.method} has no drafter model")])
+        return hardware.wide_dtype
+    if point.drafter_weights is not None:
+        if point.method in SELF_METHODS:
+            raise SpecError([document.problem(("drafter_weights",), f"must be left out: {point.method} drafts with the target")])
+        return point.drafter_weights
+    stored = None if point.draft_model is None else stored_weights(point.draft_model)
+    chosen, warning = default_drafter_weights(point.method, weights, hardware.wide_dtype, stored)
+    warnings += [warning] if warning else []
+    return chosen
 
 
 def _find_drafter(point: OperatingPoint, document: Document) -> ModelArchitecture | None:

@@ -14,10 +14,11 @@ from pydantic import Discriminator, Field, Tag
 
 from simulator import resources
 from simulator.acceptance import AcceptanceSpec, ResolvedAcceptance, read_profile, resolve_acceptance
-from simulator.architecture import ModelArchitecture, find_model
+from simulator.architecture import ModelArchitecture, find_model, stored_weights
 from simulator.cost.deployment import Deployment
 from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
 from simulator.interchange.request_traces import request_source
+from simulator.number_format import WeightFormat
 from simulator.serving_engine import ServingEngine, find_engine
 from simulator.spec import Document, Problem, Spec, SpecError, check_sections, load_yaml
 from simulator.speculation import (
@@ -27,18 +28,16 @@ from simulator.speculation import (
     SELF_METHODS,
     Speculation,
     built_head,
+    default_drafter_weights,
     drafter_problem,
     self_draft,
     tokenizer_problem,
+    weights_warning,
 )
 from simulator.workload import RequestSource, RequestTrace, ServiceLevel, WorkloadSpec, source_problems
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=1)]
-WeightFormat = Literal[
-    "bf16", "fp16", "fp8", "fp32", "int8", "w8a16", "int4", "nvfp4", "mxfp4", "mlx4", "mlx8",
-    "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "q3_k_m", "iq4_xs",
-]  # fmt: skip
 CacheFormat = Literal["bf16", "fp16", "fp8", "fp32", "int8", "q8_0"]
 UNLIMITED_MODEL_LEN = 131072
 
@@ -51,10 +50,13 @@ class ParallelSpec(Spec):
 
 
 class TargetSpec(Spec):
-    """The model that is served, the type of its weights and of its KV cache."""
+    """The model that is served, the type of its weights and of its KV cache.
+
+    weights: left out, what the model's config.json says; bf16 where there is none.
+    """
 
     model: str
-    weights: WeightFormat = "bf16"
+    weights: WeightFormat | None = None
     kv_cache: CacheFormat = "bf16"
 
 
@@ -391,16 +393,28 @@ class _Resolver:
         kv_tokens = None
         if speculation is not None and speculation.method == "sparse_kv":
             kv_tokens = speculation.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS
-        weights = (speculation.drafter_weights if speculation else None) or (
-            "fp32" if spec.weights == "fp32" else hardware.wide_dtype
-        )
-        if speculation is not None and speculation.method in SELF_METHODS:
-            weights = spec.weights
+        weights = self._target_weights(spec)
+        drafter_weights = self._drafter_weights(speculation, weights, hardware)
         return Deployment(
-            hardware, engine, target, spec.weights, spec.kv_cache, parallel.tensor_parallel_size,
-            speculation.method if speculation else "none", drafter, weights, draft_size if drafter is not None else 1,
+            hardware, engine, target, weights, spec.kv_cache, parallel.tensor_parallel_size,
+            speculation.method if speculation else "none", drafter, drafter_weights, draft_size if drafter is not None else 1,
             kv_tokens,
         )  # fmt: skip
+
+    def _target_weights(self, spec: TargetSpec) -> str:
+        stored = stored_weights(spec.model)
+        self.warnings += weights_warning(spec.weights, stored)
+        return spec.weights or stored or "bf16"
+
+    def _drafter_weights(self, speculation: Speculation | None, weights: str, hardware: Hardware) -> str:
+        if speculation is None or speculation.method in MODELLESS_METHODS:
+            return hardware.wide_dtype
+        if speculation.drafter_weights is not None:
+            return speculation.drafter_weights
+        stored = None if speculation.drafter is None else stored_weights(speculation.drafter)
+        chosen, warning = default_drafter_weights(speculation.method, weights, hardware.wide_dtype, stored)
+        self.warnings += [warning] if warning else []
+        return chosen
 
     def _limits(self, engine: ServingEngine, target: ModelArchitecture) -> Limits:
         given: LimitsSpec = self.sections["limits"]

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, model_validator
 
 from simulator.architecture import ModelArchitecture, block_drafter, eagle_head, hydra_heads, medusa_heads, mtp_head
+from simulator.number_format import FORMATS, WeightFormat
 from simulator.spec import Spec
 
 Method = Literal[
@@ -23,6 +24,8 @@ HEAD_FAMILIES: dict[str, tuple[str, ...]] = {
 SELF_METHODS = ("layer_skip", "sparse_kv")
 MODELLESS_METHODS = ("none", "ngram", "suffix")
 DEFAULT_DRAFT_KV_TOKENS = 512
+# Weights of a target whose quantizer leaves the MTP module alone.
+_MTP_KEPT_WIDE = ("nvfp4",)
 Gamma = Annotated[int, Field(ge=1, le=64)]
 BatchRange = Annotated[tuple[int, int, int], Field(description="first batch, last batch, tokens drafted (0 = off)")]
 
@@ -38,7 +41,7 @@ class Speculation(Spec):
 
     method: Method
     drafter: str | None = None
-    drafter_weights: Literal["bf16", "fp16", "fp8", "fp32"] | None = None
+    drafter_weights: WeightFormat | None = None
     draft_layers: Annotated[int, Field(ge=1)] | None = None
     draft_kv_tokens: Annotated[int, Field(ge=16)] | None = None
     num_speculative_tokens: Gamma | Annotated[tuple[Gamma, ...], Field(min_length=1)] | None = None
@@ -154,6 +157,36 @@ def self_draft(target: ModelArchitecture, method: str, draft_layers: int | None)
         value = getattr(target, name)
         kept[name] = None if value is None else value[:layers]
     return target.model_copy(update=kept)
+
+
+def default_drafter_weights(
+    method: str, target_weights: str, wide_dtype: str, stored: str | None = None
+) -> tuple[str, str]:
+    """(type of the drafter's weights where nobody says, what to tell the reader of it or ""). `stored`: by its own config.json.
+
+    A target that drafts for itself drafts with its own weights. An MTP module comes in its target's checkpoint and is stored as it
+    is, save in NVFP4 checkpoints, whose quantizer leaves it in 16 bit. Other drafters are files of their own, published in 16 bit.
+
+    >>> default_drafter_weights("mtp", "q4_k_m", "bf16")[0], default_drafter_weights("eagle3", "q4_k_m", "bf16")[0]
+    ('q4_k_m', 'bf16')
+    """
+    if stored is not None and method not in SELF_METHODS:
+        return stored, ""
+    if method in SELF_METHODS or target_weights == "fp32":
+        return target_weights, ""
+    quantized = FORMATS[target_weights].quantized
+    if method == "mtp" and target_weights not in _MTP_KEPT_WIDE:
+        chosen, why = target_weights, "as its target's checkpoint"
+    else:
+        chosen, why = wide_dtype, "which its quantizer leaves alone" if method == "mtp" else "as stand-alone drafters are published"
+    return chosen, f"the drafter's weights are taken as {chosen}, {why}; drafter_weights says otherwise" if quantized else ""
+
+
+def weights_warning(stated: str | None, stored: str | None) -> list[str]:
+    """That a checkpoint's config.json names another type than the user does. 16-bit types are one."""
+    if stated is None or stored is None or stated == stored or {stated, stored} <= {"bf16", "fp16"}:
+        return []
+    return [f"the model's config.json says its weights are stored as {stored}; {stated} is priced, as asked"]
 
 
 def drafter_problem(method: str, drafter: ModelArchitecture) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from typing import get_args
 
 import jsonschema
 import pytest
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from simulator import resources
 from simulator.__main__ import main
+from simulator.number_format import WeightFormat
+from simulator.prediction import predict
 from simulator.scenario import ScenarioFile, load_scenario, scenario_of
 from simulator.spec import Document, SpecError, parse_yaml
 
@@ -293,3 +296,67 @@ def test_mtp_beyond_the_trained_depth_is_said():
         for gamma in (1, 2)
     ]
     assert said == [False, True]
+
+
+# ------------------------------------------------------------------------------------------------------- stored weights
+
+
+def mtp_on(weights: str):
+    return scenario(
+        target=f"{{model: Qwen/Qwen3.5-9B, weights: {weights}}}",
+        speculation="{method: mtp, num_speculative_tokens: 1}",
+        hardware="h200_sxm",
+    )
+
+
+@pytest.mark.parametrize("weights", get_args(WeightFormat))
+def test_a_drafter_may_be_stored_in_every_type_that_a_target_may(weights):
+    speculation = f"{{method: draft_model, drafter: meta-llama/Llama-3.2-1B, drafter_weights: {weights}, num_speculative_tokens: 3}}"
+    assert scenario(speculation=speculation).deployment.drafter_weights == weights
+
+
+def test_an_mtp_module_is_stored_as_its_checkpoint_and_other_drafters_in_16_bit():
+    """Stated alike by scenarios and predict; said where it had to be assumed."""
+    for weights in ("q4_k_m", "mlx4", "int4", "fp8"):
+        loaded = mtp_on(weights)
+        assert loaded.deployment.drafter_weights == weights
+        assert any("the drafter's weights are taken as" in warning for warning in loaded.warnings)
+        point = predict(hardware="h200_sxm", target="Qwen/Qwen3.5-9B", method="mtp", precision=weights, batch=1,
+                        num_speculative_tokens=1, context_len=1000, engine="vllm")  # fmt: skip
+        assert any(f"the drafter's weights are taken as {weights}" in warning for warning in point.warnings)
+    assert mtp_on("nvfp4").deployment.drafter_weights == "bf16"
+    head = scenario(target="{model: meta-llama/Llama-3.1-8B-Instruct, weights: int4}")
+    assert head.deployment.drafter_weights == "bf16"
+    assert not any("drafter's weights" in warning for warning in scenario().warnings)
+
+
+def test_a_quantized_mtp_module_drafts_faster_than_a_wide_one():
+    quantized, wide = (
+        predict(hardware="rtx_4090", target="Qwen/Qwen3.5-9B", method="mtp", precision="int4", drafter_weights=weights, batch=1,
+                num_speculative_tokens=2, context_len=1000, engine="vllm").draft_share
+        for weights in ("int4", "bf16")
+    )  # fmt: skip
+    assert quantized < wide
+
+
+@pytest.mark.parametrize(
+    ("quantization", "stored"),
+    [({"quant_method": "fp8"}, "fp8"), ({"quant_method": "awq", "bits": 4}, "int4"), ({"group_size": 64, "bits": 4}, "mlx4")],
+)
+def test_weights_left_out_are_what_config_json_says_and_a_contradiction_is_told(tmp_path, quantization, stored):
+    config = {
+        "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "intermediate_size": 8192, "vocab_size": 128256, "head_dim": 64, "quantization_config": quantization,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    changes = {"speculation": "{method: ngram, num_speculative_tokens: 3}"}
+    loaded = scenario(target=f"{{model: {tmp_path}}}", **changes)
+    assert loaded.deployment.weights == stored
+    assert not any("config.json" in warning for warning in loaded.warnings)
+    asked = scenario(target=f"{{model: {tmp_path}, weights: bf16}}", **changes)
+    assert asked.deployment.weights == "bf16"
+    assert any(f"stored as {stored}" in warning for warning in asked.warnings)
+    point = {"hardware": "h100_sxm", "target": str(tmp_path), "method": "ngram", "batch": 1, "num_speculative_tokens": 3}
+    steps = [predict(**point, precision=precision, context_len=100).plain_step_s for precision in (None, stored, "bf16")]
+    assert steps[0] == steps[1] < steps[2]
+    assert any(f"stored as {stored}" in warning for warning in predict(**point, precision="bf16", context_len=100).warnings)

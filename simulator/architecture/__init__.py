@@ -2,7 +2,7 @@
 target (`stand_ins`), and Hugging Face configs (`hf_config`)."""
 
 from simulator.architecture.hf_config import HuggingFaceConfig, config_path, read_config
-from simulator.architecture.known import find_model, models, unsupported
+from simulator.architecture.known import find_model, models, stored_weights, unsupported
 from simulator.architecture.layers import Experts, LayerGroup
 from simulator.architecture.problems import model_problems
 from simulator.architecture.shape import DTYPE_BYTES, ModelArchitecture
@@ -25,5 +25,6 @@ __all__ = [
     "mtp_head",
     "read_config",
     "stand_in_draft",
+    "stored_weights",
     "unsupported",
 ]

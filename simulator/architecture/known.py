@@ -45,6 +45,12 @@ def _tables() -> tuple[ModelTable, ...]:
     return tuple(check(ModelTable, load_yaml(resources.folder("model") / f"{i}.yaml")) for i in resources.ids("model"))
 
 
+def stored_weights(name: str) -> str | None:
+    """The type of weights that a local Hugging Face config names; None for other models, and where it is not said."""
+    path = None if name.endswith((".yaml", ".yml")) else config_path(name)
+    return None if path is None else read_config(path).weights
+
+
 def find_model(name: str, where: str = "", key: str = "model", noun: str = "model") -> ModelArchitecture:
     """A model by name or alias, or by path: a YAML file with one model's fields, a Hugging Face config.json or its directory.
 
