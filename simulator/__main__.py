@@ -25,8 +25,10 @@ from rich.text import Text
 from simulator.spec import Document, Problem, Spec, SpecError, check, nearest, plain_scalar
 
 if TYPE_CHECKING:
+    from simulator.draft_tree import Tree
     from simulator.prediction import OperatingPoint, Prediction
     from simulator.questions.break_even import BreakEven
+    from simulator.scenario import Scenario
     from simulator.simulation import Progress
 
 T = TypeVar("T")
@@ -135,7 +137,7 @@ def predict(
 
 @app.command("break-even")
 def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False) -> None:
-    """The acceptance that speculation needs, against batch, for γ = 1..8; and the best γ by batch and context."""
+    """The acceptance that speculation needs, against batch, for γ = 1..8 and trees; and the best by batch and context."""
     from simulator import reports
     from simulator.questions import break_even as question
     from simulator.scenario import load_scenario
@@ -190,14 +192,15 @@ def explain(
         name: value for name, value in ctx.params.items() if value is not None and name not in ("scenario", "gamma", "as_json")
     }
     if scenario is not None:
-        extra = [name for name in given if name not in ("batch", "context_len")]
+        extra = [name for name in given if name not in ("batch", "context_len", "tree_shape")]
         if extra:
             raise SpecError([Problem("--" + extra[0].replace("_", "-"), "", "must be left out with a scenario, which holds it")])
         loaded = load_scenario(scenario)
         if not loaded.deployment.speculative:
             raise SpecError([loaded.document.problem(("speculation",), "must be given: explain is about a method")])
+        tree = _tree_of(loaded, given.pop("tree_shape", None), gamma)
         asked = check(_Point, Document("", {name: plain_scalar(text) for name, text in given.items()}))
-        answer = explanation.explain(loaded, gamma, asked.batch, asked.context_len)
+        answer = explanation.explain(loaded, gamma, asked.batch, asked.context_len, tree)
     else:
         answer = _at_point(given, explanation.explain_point)
     if as_json:
@@ -212,6 +215,27 @@ def explain(
     _print_table(console, *reports.explanation_table(answer))
     _print_table(console, *reports.doubt_table(answer))
     _print_notes(console, [], answer.warnings)
+
+
+def _tree_of(scenario: Scenario, text: str | None, gamma: int | None) -> Tree | None:
+    """The tree of a scenario that `explain` is asked about; None where it is a chain, or the first of what the scenario
+    drafts."""
+    from simulator.draft_tree import read_tree
+
+    if gamma is not None and (text is not None or not scenario.gammas):
+        why = "with --tree-shape" if text is not None else "for a scenario of trees only: its acceptance says nothing of a chain"
+        raise SpecError([Problem("--gamma", "", f"must be left out {why}")])
+    if text is None:
+        return None
+    trees = [shape for shape in scenario.shapes if not shape.is_chain]
+    try:
+        found = read_tree(text)
+    except ValueError as error:
+        raise SpecError([Problem("--tree-shape", "", str(error), repr(text))]) from None
+    if found not in trees:
+        known = ", ".join(shape.name for shape in trees) or "none"
+        raise SpecError([Problem("--tree-shape", "", f"must be a tree of the scenario ({known})", found.name)])
+    return found
 
 
 class _Point(Spec):

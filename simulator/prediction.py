@@ -17,11 +17,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from simulator import theory
-from simulator.acceptance import AcceptanceLaw, AcceptanceSpec, resolve_acceptance
+from simulator.acceptance import AcceptanceLaw, AcceptanceSpec, resolve_acceptance, resolve_tree_acceptance
 from simulator.architecture import ModelArchitecture, find_model, stand_in_draft, stored_weights
 from simulator.cost.deployment import Deployment
 from simulator.cost.round import StepPricer
 from simulator.cost.uncertainty import Z80, UncertainPricer
+from simulator.draft_tree import TREE_EXAMPLES, Tree, read_tree
 from simulator.hardware import Hardware, find_hardware
 from simulator.number_format import FORMATS, WeightFormat, read_precision
 from simulator.serving_engine import find_engine
@@ -32,11 +33,10 @@ from simulator.speculation import (
     METHODS,
     MODELLESS_METHODS,
     SELF_METHODS,
-    Tree,
+    TREE_METHODS,
     built_head,
     default_drafter_weights,
     drafter_problem,
-    read_tree,
     self_draft,
     tokenizer_problem,
     weights_warning,
@@ -48,7 +48,6 @@ Count = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Rates = tuple[Annotated[float, Field(ge=0, le=1)], ...]
 DEFAULT_CONTEXT = 1024
 MEMORY_UTILIZATION = 0.9
-TREE_METHODS = ("eagle", "eagle3", "medusa", "hydra")
 # A head that is not known is built from its target: its cost is known to about a twentieth.
 STAND_IN_STD = 0.05
 
@@ -258,6 +257,8 @@ class Question:
         def at(gamma: int) -> AcceptanceLaw | None:
             if self.acceptance is None:
                 return None
+            if self.deployment.tree is not None:
+                return resolve_tree_acceptance(self.acceptance, document, self.deployment.tree, True, ()).law
             stated_at = self.gamma if self.acceptance.mean_acceptance_length is not None else gamma
             return resolve_acceptance(self.acceptance, document, stated_at, ()).law
 
@@ -346,7 +347,10 @@ def _mean_acceptance_length(question: Question, document: Document) -> tuple[flo
     """(τ or None, share of rounds accepted in full, notes)."""
     if question.acceptance is None:
         return None, 0.5, ()
-    resolved = resolve_acceptance(question.acceptance, document, question.gamma, ())
+    if question.deployment.tree is not None:
+        resolved = resolve_tree_acceptance(question.acceptance, document, question.deployment.tree, True, ())
+    else:
+        resolved = resolve_acceptance(question.acceptance, document, question.gamma, ())
     law = resolved.law.at_context(round(question.context))
     return law.mean_acceptance_length(question.gamma), float(law.conditional_rates(question.gamma).prod()), resolved.warnings
 
@@ -417,19 +421,28 @@ def _shape(point: OperatingPoint, document: Document) -> tuple[int, Tree | None]
     if point.method not in METHODS or point.method == "none":
         raise SpecError([document.problem(("method",), f"must be one of {', '.join(METHODS[1:])}", point.method, METHODS)])
     if point.tree_shape is not None:
-        try:
-            tree = read_tree(point.tree_shape)
-        except ValueError:
-            must = "must be such as steps=5,topk=4,draft_tokens=8, nodes=60,depth=5 or nodes=64"
-            raise SpecError([document.problem(("tree_shape",), must, point.tree_shape)]) from None
-        if tree.is_chain:
-            return point.num_speculative_tokens or tree.steps, None
-        if point.method not in TREE_METHODS:
+        tree = _tree(point.tree_shape, document)
+        if not tree.is_chain and point.method not in TREE_METHODS:
             raise UnsupportedError(f"draft trees are priced for {', '.join(TREE_METHODS)}, not for {point.method}")
-        return tree.steps, tree
+        gamma = point.num_speculative_tokens
+        # vLLM counts a tree's drafts, SGLang its steps.
+        if gamma is not None and gamma not in (tree.steps, tree.nodes - 1):
+            must = f"must be left out beside tree_shape, or agree with its {tree.steps} steps and {tree.nodes - 1} drafts"
+            raise SpecError([document.problem(("num_speculative_tokens",), must, gamma)])
+        if tree.is_chain:
+            return tree.steps, None
+        return tree.depth, tree
     if point.num_speculative_tokens is None:
         raise SpecError([document.problem(("num_speculative_tokens",), "must be given")])
     return point.num_speculative_tokens, None
+
+
+def _tree(text: str, document: Document) -> Tree:
+    try:
+        return read_tree(text)
+    except ValueError as error:
+        must = str(error) if TREE_EXAMPLES in str(error) else f"{error}; such as {TREE_EXAMPLES}"
+        raise SpecError([document.problem(("tree_shape",), must, text)]) from None
 
 
 def _precision(point: OperatingPoint, hardware: Hardware, warnings: list[str]) -> tuple[str, str]:

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Discriminator, Field, Tag
 
 from simulator import resources
-from simulator.acceptance import AcceptanceSpec, ResolvedAcceptance, read_profile, resolve_acceptance
+from simulator.acceptance import AcceptanceSpec, ResolvedAcceptance, read_profile, resolve_acceptance, resolve_tree_acceptance
 from simulator.architecture import ModelArchitecture, find_model, stored_weights
 from simulator.cost.deployment import Deployment
+from simulator.draft_tree import Tree
 from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
 from simulator.interchange.request_traces import request_source
 from simulator.number_format import WeightFormat
@@ -30,6 +31,7 @@ from simulator.speculation import (
     built_head,
     default_drafter_weights,
     drafter_problem,
+    drafts_at_once,
     self_draft,
     tokenizer_problem,
     weights_warning,
@@ -119,18 +121,32 @@ class Scenario:
     warnings: tuple[str, ...]
 
     @property
+    def shapes(self) -> tuple[Tree, ...]:
+        """Every chain and tree to compare; empty without speculation."""
+        return self.file.speculation.shapes if self.file.speculation else ()
+
+    @property
     def gammas(self) -> tuple[int, ...]:
-        """Every number of speculative tokens to compare; empty without speculation."""
+        """Every number of speculative tokens to compare, of chains; empty without speculation."""
         return self.file.speculation.gammas if self.file.speculation else ()
 
-    def acceptance(self, gamma: int) -> ResolvedAcceptance | None:
-        """The acceptance law at γ, or None where the scenario leaves acceptance open."""
+    def acceptance(self, gamma: int, tree: Tree | None = None) -> ResolvedAcceptance | None:
+        """The acceptance law at γ or of a tree, or None where the scenario leaves acceptance open."""
         spec = self.file.acceptance
-        return None if spec is None else _resolved(spec, self.document, gamma, self.gammas)
+        return None if spec is None else _resolved(spec, self.document, gamma, self.gammas, tree, alone=len(self.shapes) == 1)
+
+    def deployed(self, shape: Tree) -> Deployment:
+        """The deployment as it drafts a shape."""
+        return replace(self.deployment, tree=None if shape.is_chain else shape)
 
 
-def _resolved(spec: AcceptanceSpec, document: Document, gamma: int, gammas: tuple[int, ...]) -> ResolvedAcceptance:
-    """The law at γ. A lone mean acceptance length holds at the largest γ asked for; the others follow from its law."""
+def _resolved(
+    spec: AcceptanceSpec, document: Document, gamma: int, gammas: tuple[int, ...], tree: Tree | None = None, alone: bool = False
+) -> ResolvedAcceptance:
+    """The law at γ or of a tree. A lone mean acceptance length holds at the largest γ asked for; the others follow from its
+    law."""
+    if tree is not None and not tree.is_chain:
+        return resolve_tree_acceptance(spec, document, tree, alone)
     if spec.mean_acceptance_length is None:
         return resolve_acceptance(spec, document, gamma)
     resolved = resolve_acceptance(spec, document, max(gammas))
@@ -238,7 +254,7 @@ class _Resolver:
             self.warnings.append(
                 f"no drafter named: {speculation.method} drafting by a module built from the target, of the usual shape"
             )
-            return built_head(target, speculation.method, max(speculation.gammas))
+            return built_head(target, speculation.method, max(shape.depth for shape in speculation.shapes))
         found = find_model(speculation.drafter, self.document.where(location), "speculation.drafter", "drafter")
         fault = drafter_problem(speculation.method, found)
         if fault:
@@ -273,12 +289,26 @@ class _Resolver:
             return
         if self._profile_of_another_method(spec, speculation.method):
             return
-        for gamma in speculation.gammas:
-            resolved = self._attempt(lambda gamma=gamma: _resolved(spec, self.document, gamma, speculation.gammas))  # type: ignore[misc]
+        self._collect(self._trees_not_asked_for(spec, speculation))
+        for shape in speculation.shapes:
+            resolved = self._attempt(lambda shape=shape: self._law_of(spec, speculation, shape))  # type: ignore[misc]
             if resolved is None:
                 return
             notes = (*resolved.warnings, *([resolved.law.note] if resolved.law.note else []))
             self.warnings += [note for note in notes if note not in self.warnings]
+
+    def _law_of(self, spec: AcceptanceSpec, speculation: Speculation, shape: Tree) -> ResolvedAcceptance:
+        return _resolved(spec, self.document, shape.steps, speculation.gammas, shape, alone=len(speculation.shapes) == 1)
+
+    def _trees_not_asked_for(self, spec: AcceptanceSpec, speculation: Speculation) -> Iterator[Problem]:
+        """Acceptance of trees that the scenario does not draft: it would change nothing."""
+        for index, entry in enumerate(spec.trees or ()):
+            if entry.shape not in speculation.shapes:
+                must = f"must be a tree of the speculation section ({entry.shape.name} is not)"
+                yield self.document.problem(("acceptance", "trees", index), must)
+        if spec.law_key != "trees" and set(speculation.shapes) <= {entry.shape for entry in spec.trees or ()}:
+            must = "must be left out: every shape has its own acceptance in trees"
+            yield self.document.problem(("acceptance", spec.law_key), must)
 
     def _profile_of_another_method(self, spec: AcceptanceSpec, method: str) -> bool:
         """Whether the acceptance profile was measured for another way of drafting, which says nothing of this one."""
@@ -296,9 +326,9 @@ class _Resolver:
         if target is None or speculation is None or speculation.method != "mtp":
             return
         depth = target.num_nextn_predict_layers
-        if depth and speculation.gammas and max(speculation.gammas) > depth:
+        if depth and max((shape.depth for shape in speculation.shapes), default=0) > depth:
             self.warnings.append(
-                f"{target.name} has {depth} MTP module(s): beyond γ = {depth} the last is used again and accepts less"
+                f"{target.name} has {depth} MTP module(s): beyond depth {depth} the last is used again and accepts less"
             )
 
     def _between_models(self, target: ModelArchitecture | None, drafter: ModelArchitecture | None) -> Iterator[Problem]:
@@ -313,11 +343,12 @@ class _Resolver:
                     else ""
                 )
                 yield self.document.problem(("speculation", "drafter"), fault + hint)
-            for gamma in speculation.gammas:
-                if drafter.block_size is not None and gamma > drafter.block_size:
-                    key = "num_speculative_tokens" if speculation.by_batch is None else "by_batch"
-                    must = f"must be at most {drafter.block_size}, the block of drafter {drafter.name}"
-                    yield self.document.problem(("speculation", key), must, gamma)
+            for shape in speculation.shapes:
+                limit, what = drafts_at_once(drafter)
+                if limit is not None and shape.depth > limit:
+                    chain = "num_speculative_tokens" if speculation.by_batch is None else "by_batch"
+                    must = f"must be at most {limit}, the {what} of drafter {drafter.name}"
+                    yield self.document.problem(("speculation", chain if shape.is_chain else "tree"), must, shape.depth)
         yield from self._head_problems(target, drafter)
 
     def _head_problems(self, target: ModelArchitecture | None, drafter: ModelArchitecture | None) -> Iterator[Problem]:
@@ -346,8 +377,10 @@ class _Resolver:
             must = f"must be at most {positions}, the positions of {target.name}"  # type: ignore[union-attr]
             yield self.document.problem(("limits", "max_model_len"), must, limits.max_model_len)
         budget = limits.max_num_batched_tokens or (engine.max_num_batched_tokens if engine is not None else None)
-        if speculation is not None and budget is not None and speculation.gammas and max(speculation.gammas) + 1 > budget:
-            must = f"must be at least num_speculative_tokens + 1 = {max(speculation.gammas) + 1}"
+        largest = max(speculation.shapes, key=lambda shape: shape.nodes, default=None) if speculation is not None else None
+        if largest is not None and budget is not None and largest.nodes > budget:
+            rows = "num_speculative_tokens + 1" if largest.is_chain else f"the nodes of {largest.name}"
+            must = f"must be at least {rows} = {largest.nodes}"
             yield self.document.problem(("limits", "max_num_batched_tokens"), must, budget)
 
     def _memory_problems(self, deployment: Deployment, limits: Limits) -> Iterator[Problem]:

@@ -19,6 +19,7 @@ from simulator.acceptance import AcceptanceLaw, band_for
 from simulator.cost.deployment import Deployment
 from simulator.cost.round import RoundCost, StepCost, StepPricer
 from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
+from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
 from simulator.serving import (
     AcceptancePath,
@@ -62,7 +63,7 @@ class Saturation:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to serve the workload. gamma 0 = no speculation."""
+    """One way to serve the workload. gamma: the most drafts that a round accepts, 0 = no speculation."""
 
     label: str
     gamma: int
@@ -72,13 +73,18 @@ class Variant:
     summary: Summary
     saturation: Saturation
 
+    @property
+    def shape(self) -> Tree:
+        """What a round drafts: a tree, or a chain of γ."""
+        return self.deployment.tree or Tree.chain(self.gamma)
+
 
 @dataclass(frozen=True)
 class Comparison:
     """A speculative variant against none, on the same requests. Ratios above 1 are gains; each with its 80 % interval.
 
-    batch, context: means of the plain run, at which `round`, R and its doubt are taken. mean_acceptance_length: as simulated.
-    metric: what the verdict is about.
+    batch, context: means of the plain run, at which `round`, R and its doubt are taken; of a schedule by batch at the γ that it
+    drafts there, and `remark` says so. mean_acceptance_length: as simulated. metric: what the verdict is about.
     """
 
     variant: Variant
@@ -98,6 +104,12 @@ class Comparison:
     break_even_acceptance_rate: float | None
     textbook_speedup: float
     causes: tuple[str, ...]
+    remark: str = ""
+
+    @property
+    def shape(self) -> Tree:
+        """What the round of `round`, R and α* drafts."""
+        return self.variant.deployment.tree or Tree.chain(self.round.num_speculative_tokens)
 
 
 @dataclass(frozen=True)
@@ -112,33 +124,33 @@ class SimulationResult:
 
     @property
     def best(self) -> Comparison | None:
-        """The γ with the largest gain; among gains within 3 % the one that drafts least.
+        """The shape with the largest gain; among gains within 3 % the one that verifies fewest rows.
 
-        Where acceptance is open, each γ counts by the end of the measured band at which it gains less.
+        Where acceptance is open, each shape counts by the end of the measured band at which it gains less.
         """
-        worst: dict[int, Comparison] = {}
+        worst: dict[Tree, Comparison] = {}
         for comparison in self.comparisons:
-            kept = worst.setdefault(comparison.variant.gamma, comparison)
+            kept = worst.setdefault(comparison.variant.shape, comparison)
             if comparison.gain.value < kept.gain.value:
-                worst[comparison.variant.gamma] = comparison
+                worst[comparison.variant.shape] = comparison
         if not worst:
             return None
         top = max(comparison.gain.value for comparison in worst.values())
-        return min((c for c in worst.values() if c.gain.value >= (1 - TIE) * top), key=lambda c: c.variant.gamma)
+        return min((c for c in worst.values() if c.gain.value >= (1 - TIE) * top), key=lambda c: c.variant.shape.nodes)
 
 
 def simulate(scenario: Scenario, progress: Progress | None = None) -> SimulationResult:
-    """Serves the scenario's requests without speculation and at each γ asked for.
+    """Serves the scenario's requests without speculation and with each chain and tree asked for.
 
-    Where acceptance is left open, each γ runs at the low and the high end of a sourced band for the method.
+    Where acceptance is left open, each of them runs at the low and the high end of a sourced band for the method.
     """
     requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
     warnings = list(scenario.warnings)
-    plain = _variant(_Server(scenario, scenario.deployment.plain(), 0, None), "no speculation", requests, progress)
+    plain = _variant(_Server(scenario, scenario.deployment.plain(), _NOTHING, None), "no speculation", requests, progress)
     comparisons = []
-    for gamma in scenario.gammas:
-        for label, law in _laws(scenario, gamma, warnings):
-            server = _Server(scenario, scenario.deployment, gamma, law)
+    for shape in scenario.shapes:
+        for label, law in _laws(scenario, shape, warnings):
+            server = _Server(scenario, scenario.deployed(shape), shape, law)
             comparisons.append(_compare(server, plain, _variant(server, label, requests, progress), requests))
     return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(warnings))
 
@@ -146,29 +158,25 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Simulation
 def plain_load(scenario: Scenario) -> Load:
     """How busy the server is without speculation: mean batch and context of the scenario's own requests."""
     requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
-    summary = summarise(_Server(scenario, scenario.deployment.plain(), 0, None).run(requests))
+    summary = summarise(_Server(scenario, scenario.deployment.plain(), _NOTHING, None).run(requests))
     if not summary.finished:
         raise SpecError([_nothing_served(scenario, summary)])
     return summary.load
 
 
-def _laws(scenario: Scenario, gamma: int, warnings: list[str]) -> list[tuple[str, AcceptanceLaw]]:
-    """(label, acceptance law) of each run at this γ."""
+def _laws(scenario: Scenario, shape: Tree, warnings: list[str]) -> list[tuple[str, AcceptanceLaw]]:
+    """(label, acceptance law) of each run of this shape."""
     speculation = scenario.file.speculation
     assert speculation is not None
-    name = f"γ = {gamma}" if speculation.by_batch is None else f"γ by batch, up to {gamma}"
-    resolved = scenario.acceptance(gamma)
+    name = shape.name if speculation.by_batch is None else f"γ by batch, up to {shape.steps}"
+    resolved = scenario.acceptance(shape.steps, shape)
     if resolved is not None:
         return [(name, resolved.law)]
-    band = band_for(speculation.method, gamma)
+    band = band_for(speculation.method, shape.steps, None if shape.is_chain else shape)
     if band is None:
-        raise SpecError(
-            [
-                scenario.document.problem(
-                    ("acceptance",), f"must be given: no measured acceptance of method {speculation.method} is shipped"
-                )
-            ]
-        )
+        what = f"method {speculation.method}" if shape.is_chain else f"{shape.name} with method {speculation.method}"
+        must = f"must be given: no measured acceptance of {what} is shipped"
+        raise SpecError([scenario.document.problem(("acceptance",), must)])
     warnings.append(
         f"acceptance is left open: {name} runs at the lowest and highest τ measured for {speculation.method}, "
         f"{band.low:.2f} ({band.low_source}) and {band.high:.2f} ({band.high_source})"
@@ -218,13 +226,17 @@ class _ScaledRounds:
         return StepCost(sum(seconds for _, seconds in terms), terms)
 
 
+# The shape of a run without speculation.
+_NOTHING = Tree.chain(0)
+
+
 @dataclass(frozen=True)
 class _Server:
-    """Serves the scenario's requests under one deployment, γ and acceptance law (None = no speculation)."""
+    """Serves the scenario's requests under one deployment, shape of draft and acceptance law (None = no speculation)."""
 
     scenario: Scenario
     deployment: Deployment
-    gamma: int
+    shape: Tree
     law: AcceptanceLaw | None
 
     @cached_property
@@ -233,7 +245,7 @@ class _Server:
 
     @cached_property
     def pricer(self) -> StepPricer:
-        full = float(self.law.conditional_rates(self.gamma).prod()) if self.law is not None else 0.0
+        full = float(self.law.conditional_rates(self.shape.depth).prod()) if self.law is not None else 0.0
         return self.deployment.pricer(full)
 
     def path(self, request: Request) -> AcceptancePath:
@@ -244,7 +256,7 @@ class _Server:
 
     def drafts(self, running: int) -> int:
         speculation = self.scenario.file.speculation
-        return 0 if self.law is None or speculation is None else speculation.tokens_at(self.gamma, running)
+        return 0 if self.law is None or speculation is None else speculation.tokens_at(self.shape.nodes - 1, running)
 
     def run(
         self, requests: tuple[Request, ...], begun: Callable[[], None] | None = None, round_scale: float = 1.0
@@ -308,7 +320,7 @@ def _variant(server: _Server, label: str, requests: tuple[Request, ...], progres
     if not summary.finished:
         raise SpecError([_nothing_served(server.scenario, summary)])
     saturation = server.saturated(requests)
-    return Variant(label, server.gamma, server.deployment, server.rules.total_blocks, result, summary, saturation)
+    return Variant(label, server.shape.depth, server.deployment, server.rules.total_blocks, result, summary, saturation)
 
 
 @dataclass(frozen=True)
@@ -343,9 +355,10 @@ class _Runs:
 
 def _compare(server: _Server, plain: Variant, variant: Variant, requests: tuple[Request, ...]) -> Comparison:
     """What speculation changed, with the doubt of requests and of coefficients together."""
-    load, gamma, law = plain.summary.load, variant.gamma, server.law
+    load, law = plain.summary.load, server.law
     assert law is not None
     batch = max(round(load.mean_decode_sequences or 1), 1)
+    gamma, remark = _drafted_at(server, batch)
     context = load.mean_context_tokens or 1.0
     proposal_rate = _proposal_rate(variant)
     pricer = UncertainPricer(variant.deployment, float(law.conditional_rates(gamma).prod()))
@@ -374,9 +387,25 @@ def _compare(server: _Server, plain: Variant, variant: Variant, requests: tuple[
         variant=variant, metric=metric, gain=judged or e2e, verdict=verdict,
         tpot=runs.gain(lambda record: record.tpot_s), e2e=e2e, goodput=goodput, output_tokens=tokens, capacity=capacity,
         batch=batch, context=context, round=cost, r=Estimate.lognormal(cost.r, log_std), mean_acceptance_length=tau,
-        break_even_acceptance_rate=pricer.base.break_even_rate(gamma, batch, context, proposal_rate),
+        break_even_acceptance_rate=(
+            None if variant.deployment.tree else pricer.base.break_even_rate(gamma, batch, context, proposal_rate)
+        ),
         textbook_speedup=theory.textbook_speedup(tau, gamma, cost.cost_coefficient), causes=_causes(plain, variant, cost),
+        remark=remark,
     )  # fmt: skip
+
+
+def _drafted_at(server: _Server, batch: int) -> tuple[int, str]:
+    """(γ of the round that is priced, remark): of a schedule by batch what it drafts at this batch, else its largest."""
+    speculation = server.scenario.file.speculation
+    if speculation is None or speculation.by_batch is None:
+        return server.shape.depth, ""
+    gamma = speculation.tokens_at(server.shape.steps, batch)
+    if gamma == 0:
+        return server.shape.steps, (
+            f"the schedule drafts nothing at the mean batch of {batch}: R is that of γ = {server.shape.steps}, its largest"
+        )
+    return gamma, f"R is that of γ = {gamma}, which the schedule drafts at the mean batch of {batch}"
 
 
 def _judged(scenario: Scenario, runs: _Runs) -> tuple[str, Estimate | None]:

@@ -15,10 +15,11 @@ from simulator.cost.drafting import METHODS as DRAFTING
 from simulator.cost.forward import ForwardCost, ForwardPass, uniform_pass
 from simulator.cost.roofline import experts_touched, gemm, serial_walk_attention, smooth_maximum, split_kv_attention, walk_s
 from simulator.cost.uncertainty import UncertainPricer
+from simulator.draft_tree import read_tree
 from simulator.hardware import HardwareOverride, find_hardware, override
 from simulator.serving_engine import captured_rows, find_engine
 from simulator.spec import Document
-from simulator.speculation import METHODS, built_head, read_tree, self_draft
+from simulator.speculation import METHODS, built_head, self_draft
 
 LLAMA_8B = find_model("meta-llama/Llama-3.1-8B-Instruct")
 LLAMA_70B = find_model("meta-llama/Llama-3.1-70B-Instruct")

@@ -311,7 +311,9 @@ def mtp_on(weights: str):
 
 @pytest.mark.parametrize("weights", get_args(WeightFormat))
 def test_a_drafter_may_be_stored_in_every_type_that_a_target_may(weights):
-    speculation = f"{{method: draft_model, drafter: meta-llama/Llama-3.2-1B, drafter_weights: {weights}, num_speculative_tokens: 3}}"
+    speculation = (
+        f"{{method: draft_model, drafter: meta-llama/Llama-3.2-1B, drafter_weights: {weights}, num_speculative_tokens: 3}}"
+    )
     assert scenario(speculation=speculation).deployment.drafter_weights == weights
 
 

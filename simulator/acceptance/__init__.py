@@ -23,8 +23,9 @@ from simulator.acceptance.rates import (
     survival_from_conditional,
     survival_from_curve,
 )
-from simulator.acceptance.section import AcceptanceSpec, ResolvedAcceptance, resolve_acceptance
+from simulator.acceptance.section import AcceptanceSpec, ResolvedAcceptance, resolve_acceptance, resolve_tree_acceptance
 from simulator.acceptance.traces import TraceAcceptance, load_trace, save_trace
+from simulator.acceptance.trees import TreeAcceptance, tree_law
 
 __all__ = [
     "AcceptanceBand",
@@ -43,6 +44,7 @@ __all__ = [
     "ProfileSpec",
     "ResolvedAcceptance",
     "TraceAcceptance",
+    "TreeAcceptance",
     "band_for",
     "conditional_from_survival",
     "equal_mixture",
@@ -50,10 +52,12 @@ __all__ = [
     "load_trace",
     "read_profile",
     "resolve_acceptance",
+    "resolve_tree_acceptance",
     "save_trace",
     "sglang_acceptance_length",
     "shipped_profiles",
     "spread_over_requests",
     "survival_from_conditional",
     "survival_from_curve",
+    "tree_law",
 ]

@@ -8,9 +8,10 @@ from simulator.architecture import ModelArchitecture
 from simulator.cost.drafting import Drafter
 from simulator.cost.forward import ForwardCost
 from simulator.cost.round import StepPricer
+from simulator.draft_tree import Tree
 from simulator.hardware import Hardware
 from simulator.serving_engine import ServingEngine
-from simulator.speculation import SELF_METHODS, Tree
+from simulator.speculation import SELF_METHODS
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, uniform_pass
 from simulator.cost.roofline import Bound
+from simulator.draft_tree import Tree
 from simulator.serving_engine import ServingEngine
-from simulator.speculation import Tree
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,11 @@ class Drafter:
 
 
 def drafting_terms(drafter: Drafter, gamma: int, sequences: int, context_tokens: float) -> list[CostTerm]:
-    """Seconds to draft `gamma` tokens for each of `sequences`, whose contexts sum to `context_tokens`."""
+    """Seconds to draft `gamma` tokens, or the drafter's tree, for each of `sequences`, whose contexts sum to `context_tokens`."""
     if sequences == 0:
         return []
+    if drafter.tree is not None:
+        gamma = drafter.tree.steps
     return METHODS[drafter.method](drafter, gamma, sequences, context_tokens / sequences)
 
 
