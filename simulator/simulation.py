@@ -147,12 +147,28 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Simulation
     requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
     warnings = list(scenario.warnings)
     plain = _variant(_Server(scenario, scenario.deployment.plain(), _NOTHING, None), "no speculation", requests, progress)
+    warnings += _too_short(scenario, requests)
     comparisons = []
     for shape in scenario.shapes:
         for label, law in _laws(scenario, shape, warnings):
             server = _Server(scenario, scenario.deployed(shape), shape, law)
             comparisons.append(_compare(server, plain, _variant(server, label, requests, progress), requests))
     return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(warnings))
+
+
+# Turns of each user below which a closed loop is mostly its start and its drain.
+FEWEST_TURNS = 5
+
+
+def _too_short(scenario: Scenario, requests: tuple[Request, ...]) -> list[str]:
+    users = scenario.file.workload.arrivals.users
+    if users is None or len(requests) >= FEWEST_TURNS * users:
+        return []
+    return [
+        f"{len(requests)} requests are fewer than {FEWEST_TURNS} for each of {users} users: all start together and few are left at "
+        "the end, so that output (tokens/s) and the mean batch are those of a short run; the output rate per user, from mean turns, "
+        "is less distorted"
+    ]
 
 
 def plain_load(scenario: Scenario) -> Load:
@@ -246,7 +262,7 @@ class _Server:
     @cached_property
     def pricer(self) -> StepPricer:
         full = float(self.law.conditional_rates(self.shape.depth).prod()) if self.law is not None else 0.0
-        return self.deployment.pricer(full)
+        return replace(self.deployment.pricer(full), drafts_at=self.drafts)
 
     def path(self, request: Request) -> AcceptancePath:
         if self.law is None:
@@ -409,14 +425,15 @@ def _drafted_at(server: _Server, batch: int) -> tuple[int, str]:
 
 
 def _judged(scenario: Scenario, runs: _Runs) -> tuple[str, Estimate | None]:
-    """What the verdict is about, and its gain: goodput under a service level, else tokens per second or time per token."""
+    """What the verdict is about, and its gain: goodput under a service level, else each user's rate of output (the inverse of a mean
+    turn, end to end and thinking, which neither the start of a run nor its drain distorts) or time per token."""
     level, arrivals = scenario.file.service_level, scenario.file.workload.arrivals
     turns = runs.gain(lambda record: _turn_s(record, arrivals.think_time_s or 0.0)) if arrivals.users else None
     if level is not None:
         good = runs.gain(lambda record: _good(record, level), invert=True)
         return "goodput", _product(good, turns) if arrivals.users else good
     if arrivals.users:
-        return "output tokens per second", turns
+        return "output rate per user", turns
     return "mean time per output token", runs.gain(lambda record: record.tpot_s)
 
 

@@ -74,8 +74,8 @@ def test_gemm_reaches_the_weight_stream_at_one_row_and_the_arithmetic_at_many():
 def test_serial_walk_is_one_walk_while_blocks_fit_the_device_and_waves_after():
     units, walk = H100.profile.compute_units, walk_s(4096, 128, H100)
     overhead = H100.coefficients.walk_overhead_s.value
-    fits = serial_walk_attention(walk, walk * units, units, True, H100)
-    one_more = serial_walk_attention(walk, walk * (units + 1), units + 1, True, H100)
+    fits = serial_walk_attention(walk, walk * units, units, H100)
+    one_more = serial_walk_attention(walk, walk * (units + 1), units + 1, H100)
     assert fits.seconds == pytest.approx(overhead + walk)
     assert one_more.seconds == pytest.approx(overhead + 2 * walk)
 
@@ -83,8 +83,8 @@ def test_serial_walk_is_one_walk_while_blocks_fit_the_device_and_waves_after():
 def test_unequal_serial_walks_take_the_longest_or_the_spread_work():
     units = H100.profile.compute_units
     overhead = H100.coefficients.walk_overhead_s.value
-    assert serial_walk_attention(5e-6, 6e-6, 4, False, H100).seconds == pytest.approx(overhead + 5e-6)
-    assert serial_walk_attention(5e-6, 1e-5 * units, 4 * units, False, H100).seconds == pytest.approx(overhead + 1e-5 + 2.5e-6)
+    assert serial_walk_attention(5e-6, 6e-6, 4, H100).seconds == pytest.approx(overhead + 5e-6)
+    assert serial_walk_attention(5e-6, 1e-5 * units, 4 * units, H100).seconds == pytest.approx(overhead + 1e-5 + 2.5e-6)
 
 
 def test_split_kv_attention_is_the_kv_stream_for_long_caches():
@@ -630,3 +630,41 @@ def test_break_even_with_missing_proposals_counts_the_rounds_without_one():
     rate = pricer.break_even_rate(5, 64, 512, proposal_rate=0.4)
     r = pricer.round(5, 64, 512, 0.4).r
     assert 1 + 0.4 * (mean_acceptance_length(rate, 5) - 1) == pytest.approx(r, rel=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(
+    contexts=st.lists(st.integers(1, 40000), min_size=1, max_size=24), which=st.integers(0, 23), more=st.integers(1, 20000),
+    drafted=st.integers(0, 5), prompt=st.sampled_from([(), ((64, 0),), ((512, 4096),)]), equal=st.booleans(),
+)  # fmt: skip
+def test_a_longer_context_never_makes_a_step_cheaper(engine, contexts, which, more, drafted, prompt, equal):
+    """Also from equal lengths to nearly equal ones, where a kernel that walks the cache pays for whole waves of blocks."""
+    pricer = eagle3(hardware=find_hardware("rtx_4090"), engine=find_engine(engine)).pricer()
+    if equal:
+        contexts = [contexts[0]] * len(contexts)
+    longer = list(contexts)
+    longer[which % len(contexts)] += more if not equal else 1
+    before, after = (
+        pricer.price([(context, drafted) for context in each], prompt, 0).seconds for each in (contexts, longer)
+    )
+    assert after >= before * (1 - 1e-9)
+
+
+def test_serial_walks_of_equal_and_nearly_equal_lengths_cost_the_same():
+    units = H100.profile.compute_units
+    for blocks in (units + 1, 2 * units, 2 * units + units // 2):
+        equal = serial_walk_attention(1e-5, blocks * 1e-5, blocks, H100).seconds
+        nearly = serial_walk_attention(1e-5 * (1 + 1e-9), blocks * 1e-5, blocks, H100).seconds
+        assert nearly == pytest.approx(equal, rel=1e-6)
+
+
+def test_no_text_is_searched_while_the_policy_is_off():
+    ngram = eagle3(method="ngram", drafter=None).pricer()
+    scheduled = replace(ngram, drafts_at=lambda running: 3 if running <= 4 else 0)
+    off = [(700, 0)] * 8
+    assert "draft_lookup" in dict(ngram.price(off, (), 0).terms)
+    assert "draft_lookup" not in dict(scheduled.price(off, (), 0).terms)
+    # Where it is on, everyone is searched, whether or not anything is found.
+    found = dict(scheduled.price(off[:4], (), 0).terms)["draft_lookup"]
+    assert found == pytest.approx(4 * VLLM.ngram_lookup_s.value)

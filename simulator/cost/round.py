@@ -6,7 +6,7 @@ R = round / plain step at equal batch and context;  decode speedup = τ / R;  R 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from simulator.cost.drafting import Drafter, draft_prefill_terms, drafting_terms, idle_terms
@@ -84,10 +84,14 @@ class StepCost:
 
 @dataclass(frozen=True)
 class StepPricer:
-    """Prices plain steps, rounds and mixed steps of one configuration. `drafter` None = no speculation."""
+    """Prices plain steps, rounds and mixed steps of one configuration. `drafter` None = no speculation.
+
+    drafts_at: tokens that the policy drafts while so many sequences decode, so that no text is searched where it is off; None: always.
+    """
 
     target: ForwardCost
     drafter: Drafter | None = None
+    drafts_at: Callable[[int], int] | None = None
 
     def round(self, gamma: int, sequences: int, context: float, proposal_rate: float = 1.0) -> RoundCost:
         """A round of `sequences` at equal `context`, beside the plain step.
@@ -165,10 +169,12 @@ class StepPricer:
         drafting = [(context, drafted) for context, drafted in decode if drafted]
         terms = self._pass_terms(asked, speculative=bool(drafting)) if decode else []
         if self.drafter is not None and decode:
-            if drafting or self.drafter.passes is None:
-                gamma = max((drafted for _, drafted in drafting), default=0)
-                group = drafting if self.drafter.passes is not None else decode
-                terms += drafting_terms(self.drafter, gamma, len(group), float(sum(c for c, _ in group)))
+            if self.drafter.passes is None:
+                if drafting or self.drafts_at is None or self.drafts_at(len(decode)):
+                    terms += drafting_terms(self.drafter, 1, len(decode), float(asked.context_tokens))
+            elif drafting:
+                gamma = max(drafted for _, drafted in drafting)
+                terms += drafting_terms(self.drafter, gamma, len(drafting), float(sum(c for c, _ in drafting)))
             else:
                 terms += idle_terms(self.drafter, len(decode), asked.context_tokens)
         named = [(term.name, term.seconds) for term in terms]

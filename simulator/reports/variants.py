@@ -14,7 +14,7 @@ from simulator.simulation import Comparison, SimulationResult, Variant
 SHORT_METRICS = {
     "mean time per output token": "TPOT",
     "mean end-to-end latency": "end-to-end",
-    "output tokens per second": "output",
+    "output rate per user": "output per user",
 }
 TABLE_COLUMNS = 100
 NOTHING = "–"

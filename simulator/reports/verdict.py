@@ -10,7 +10,7 @@ from simulator.simulation import TIE, Comparison, SimulationResult
 
 Answer = Literal["win", "lose", "close", "depends", "none"]
 # Metrics whose gain means a larger number; of the others a gain means shorter.
-RATES = ("goodput", "output tokens per second")
+RATES = ("goodput", "output rate per user")
 
 
 # ----------------------------------------------------------------------------------------------------------- sentences
