@@ -5,12 +5,20 @@ Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 a requi
 
 from __future__ import annotations
 
+import signal
+import sys
+from os.path import basename
+
+# As the program itself: Ctrl-C while the libraries load ends it without a traceback; `main` hands it to Python again.
+if __name__ == "__main__" or basename(sys.argv[0]) == "specsim":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import json
 import os
 import re
-import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +45,18 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 ScenarioPath = Annotated[str, typer.Argument(help="Path of a scenario YAML, or the name of a shipped one.")]
-OutDir = Annotated[Path | None, typer.Option("--out", help="Folder for the report, figures and records.")]
+
+
+def _path(text: str) -> Path:
+    """A path that was named: an empty text would mean the working folder."""
+    if not text.strip():
+        raise typer.BadParameter("must be a name, not an empty text")
+    return Path(text)
+
+
+OutDir = Annotated[
+    Path | None, typer.Option("--out", parser=_path, metavar="FOLDER", help="Folder for the report, figures and records.")
+]
 # The class of all mistakes in flags and arguments; typer exports only one of its children.
 USAGE_ERROR: type[Any] = typer.BadParameter.__bases__[0]
 VERDICT_STYLE = {"win": "bold green", "lose": "bold red", "close": "bold yellow"}
@@ -116,7 +135,9 @@ def predict(
     table: Annotated[
         Path | None, typer.Option(help="CSV of operating points instead of flags; columns are named as the flags, with _ for -.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="CSV file for the predictions of --table.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=_path, metavar="FILE", help="CSV file for the predictions of --table.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """R, speedup, break-even, verdict and interval at one operating point, or for each row of a table. No queueing."""
@@ -470,9 +491,24 @@ def _progress(quiet: bool) -> Iterator[Progress]:
         yield advance
 
 
+def _clean_up_on_signals() -> None:
+    """Ctrl-C and SIGTERM unwind the stack, so that what is half written is removed. Not in threads, nor over others' handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminated)
+
+
+def _terminated(number: int, frame: object) -> None:
+    sys.exit(128 + number)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. A user's mistake is one clear message, never a traceback."""
     command = typer.main.get_command(app)
+    _clean_up_on_signals()
     try:
         code = command.main(args=None if arguments is None else list(arguments), prog_name="specsim", standalone_mode=False)
         return code if isinstance(code, int) else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -37,6 +37,7 @@ from simulator.speculation import (
     built_head,
     default_drafter_weights,
     drafter_problem,
+    other_target_warning,
     self_draft,
     tokenizer_problem,
     weights_warning,
@@ -50,6 +51,8 @@ DEFAULT_CONTEXT = 1024
 MEMORY_UTILIZATION = 0.9
 # A head that is not known is built from its target: its cost is known to about a twentieth.
 STAND_IN_STD = 0.05
+# A measured plain step so many times longer or shorter than the modelled one is doubted, or refused.
+SURPRISING, INCREDIBLE = 5.0, 100.0
 
 
 class OperatingPoint(Spec):
@@ -167,16 +170,7 @@ def _rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
             header = reader.fieldnames or []
             missing = [name for name in REQUIRED if name not in header and FLAGS.get(name) not in header]
             if missing:
-                raise SpecError(
-                    Problem(
-                        f"{path}:1",
-                        name,
-                        f"must be a column; columns: {', '.join(OperatingPoint.model_fields)}",
-                        "",
-                        nearest(name, header),
-                    )
-                    for name in missing
-                )
+                raise SpecError(_missing_column(path, name, header) for name in missing)
             for raw in reader:
                 row = {name: _cell(name, raw[name]) for name in _columns(header) if (raw.get(name) or "").strip()}
                 for written, field in _ALIASES.items():
@@ -188,6 +182,14 @@ def _rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
         raise SpecError([Problem(path, "", "no such file")]) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError([Problem(path, "", f"must be a CSV file: {error}")]) from None
+
+
+def _missing_column(path: str, name: str, header: Sequence[str]) -> Problem:
+    separator = next((mark for mark in ";\t|" if len(header) == 1 and mark in header[0]), None)
+    if separator is not None:
+        return Problem(f"{path}:1", name, f"must be a column, columns apart by commas (this file has {separator!r})")
+    must = f"must be a column; columns: {', '.join(OperatingPoint.model_fields)}"
+    return Problem(f"{path}:1", name, must, "", nearest(name, header))
 
 
 def _columns(header: Iterable[str]) -> list[str]:
@@ -275,6 +277,8 @@ def predict_document(point: OperatingPoint, document: Document) -> Prediction:
     pricer = UncertainPricer(deployment, full)
     cost = pricer.base.round(gamma, batch, question.context)
     measured_s = _measured_plain_step_s(point, question, pricer.base)
+    if measured_s is not None:
+        notes += _surprising(measured_s / cost.plain_step_s, point, document)
     if measured_s is None:
         shift, log_std = 0.0, pricer.log_std(gamma, batch, question.context)
     else:
@@ -343,6 +347,17 @@ def _measured_plain_step_s(point: OperatingPoint, question: Question, pricer: St
     return question.batch * decode_s / (n - 1) if decode_s > 0 else question.batch / point.plain_tokens_per_s
 
 
+def _surprising(ratio: float, point: OperatingPoint, document: Document) -> tuple[str, ...]:
+    """What to say of a measured plain step so many times as long as the modelled one. Raises `SpecError` beyond a hundred
+    times."""
+    key = "plain_step_s" if point.plain_step_s is not None else "plain_tokens_per_s"
+    size = f"{ratio:.3g} times the modelled plain step" if ratio > 1 else f"only {ratio:.2g} of the modelled plain step"
+    if not 1 / INCREDIBLE < ratio < INCREDIBLE:
+        unit = "seconds of one step of the whole batch" if key == "plain_step_s" else "tokens of the whole batch per second"
+        raise SpecError([document.problem((key,), f"must be {unit}: this is {size}", getattr(point, key))])
+    return (f"{key} says {size}: check its unit, the batch and the model",) if not 1 / SURPRISING < ratio < SURPRISING else ()
+
+
 def _mean_acceptance_length(question: Question, document: Document) -> tuple[float | None, float, tuple[str, ...]]:
     """(τ or None, share of rounds accepted in full, notes)."""
     if question.acceptance is None:
@@ -386,8 +401,9 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
         draft_kv_tokens=kv_tokens,
         tree=tree,
     )
-    deployment, tp_std = _parallel(point, deployment, gamma, warnings)
+    deployment, tp_std = _parallel(point, deployment, gamma, document, warnings)
     prompt, output, context = _lengths(point, warnings)
+    _check_positions(target, prompt, output, context, point, document)
     acceptance = _acceptance(point, document)
     return Question(
         deployment, gamma, point.batch, context, prompt, output, acceptance, math.hypot(extra_std, tp_std), tuple(warnings)
@@ -470,6 +486,10 @@ def _drafter(
 ) -> tuple[ModelArchitecture | None, float]:
     """The drafter, built from the target where a module is not known, and the doubt that brings."""
     method = point.method
+    given = [name for name in ("draft_model", "draft_params") if getattr(point, name) is not None]
+    if method in (*MODELLESS_METHODS, *SELF_METHODS) and given:
+        must = f"must be left out: method {method} has no drafter model"
+        raise SpecError([document.problem((FLAGS.get(given[0], given[0]),), must, getattr(point, given[0]))])
     if method in MODELLESS_METHODS:
         return None, 0.0
     if method == "layer_skip" and point.draft_layers is None:
@@ -489,6 +509,7 @@ def _drafter(
     problem = tokenizer_problem(target, found)
     if problem:
         raise SpecError([document.problem((FLAGS["draft_model"],), problem)])
+    warnings += other_target_warning(target, found)
     return found, 0.0
 
 
@@ -526,7 +547,7 @@ def _find_drafter(point: OperatingPoint, document: Document) -> ModelArchitectur
 
 
 def _parameters(text: str, document: Document) -> float:
-    match = re.match(r"^\s*([0-9.]+)\s*([MB])", text, re.IGNORECASE)
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([MB])\s*(?:parameters|params)?\s*", text, re.IGNORECASE)
     try:
         if match:
             return float(match[1]) * {"M": 1e6, "B": 1e9}[match[2].upper()]
@@ -535,17 +556,32 @@ def _parameters(text: str, document: Document) -> float:
     raise SpecError([document.problem(("draft_params",), "must be a count such as 1.24B or 68M", text)])
 
 
-def _parallel(point: OperatingPoint, deployment: Deployment, gamma: int, warnings: list[str]) -> tuple[Deployment, float]:
+def _check_positions(
+    target: ModelArchitecture, prompt: int | None, output: int | None, context: float, point: OperatingPoint, document: Document
+) -> None:
+    """A sequence must not be longer than the model knows positions. Raises `SpecError` naming the key that is too large."""
+    positions, longest = target.max_position_embeddings, max(context, (prompt or 0) + (output or 0))
+    if positions is None or longest <= positions:
+        return
+    longer = "prompt_len" if (prompt or 0) >= (output or 0) else "output_len"
+    key = "context_len" if (point.context_len or 0) > positions else longer
+    must = f"must fit {positions:,} tokens, the positions of {target.name} (the sequence has {longest:,.0f})"
+    raise SpecError([document.problem((key,), must)])
+
+
+def _parallel(
+    point: OperatingPoint, deployment: Deployment, gamma: int, document: Document, warnings: list[str]
+) -> tuple[Deployment, float]:
     """Tensor parallelism as given, else the number of devices, else the smallest that fits; and the doubt of a guess."""
     given = point.tensor_parallel_size or point.gpu_count
     if given is not None:
+        _check_heads(point, deployment, given, document)
         chosen = _with_parallel(deployment, given, point.draft_tensor_parallel_size or given)
         if chosen.kv_cache_bytes(MEMORY_UTILIZATION) <= 0:
             warnings.append(f"models do not fit on {given} × {deployment.hardware.name} at {MEMORY_UTILIZATION:.0%} of memory")
         return chosen, 0.0
-    fitting = [
-        d for d in (_with_parallel(deployment, size, size) for size in (1, 2, 4, 8)) if d.kv_cache_bytes(MEMORY_UTILIZATION) > 0
-    ]
+    sizes = [size for size in (1, 2, 4, 8) if (deployment.target.num_attention_heads or 0) % size == 0]
+    fitting = [d for d in (_with_parallel(deployment, size, size) for size in sizes) if d.kv_cache_bytes(MEMORY_UTILIZATION) > 0]
     if not fitting:
         raise UnsupportedError(f"{deployment.target.name} does not fit on up to 8 × {deployment.hardware.name}")
     warnings.append(f"tensor parallelism unknown: {fitting[0].tensor_parallel_size} taken, the smallest that fits")
@@ -555,7 +591,22 @@ def _parallel(point: OperatingPoint, deployment: Deployment, gamma: int, warning
     return fitting[0], abs(math.log(ratios[1] / ratios[0])) / 2
 
 
+def _check_heads(point: OperatingPoint, deployment: Deployment, size: int, document: Document) -> None:
+    """Attention heads divide over devices. Raises `SpecError` where they do not."""
+    sides = (
+        ("tensor_parallel_size" if point.tensor_parallel_size else "gpu_count", size, deployment.target),
+        ("draft_tensor_parallel_size", point.draft_tensor_parallel_size or 1, deployment.drafter),
+    )
+    for key, devices, model in sides:
+        if model is not None and (model.num_attention_heads or 0) % devices:
+            must = f"must divide the {model.num_attention_heads} attention heads of {model.name}"
+            raise SpecError([document.problem((key,), must, devices)])
+
+
 def _with_parallel(deployment: Deployment, size: int, draft_size: int) -> Deployment:
+    """The same on so many devices; a drafter whose heads do not divide over them stays on one."""
+    if deployment.drafter is not None and (deployment.drafter.num_attention_heads or 0) % draft_size:
+        draft_size = 1
     return replace(deployment, tensor_parallel_size=size, draft_tensor_parallel_size=draft_size)
 
 

@@ -14,7 +14,7 @@ from pydantic import Discriminator, Field, Tag
 
 from simulator import resources
 from simulator.acceptance import AcceptanceSpec, ResolvedAcceptance, read_profile, resolve_acceptance, resolve_tree_acceptance
-from simulator.architecture import ModelArchitecture, find_model, stored_weights
+from simulator.architecture import ModelArchitecture, find_model, is_same_model, stored_weights
 from simulator.cost.deployment import Deployment
 from simulator.draft_tree import Tree
 from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
@@ -32,6 +32,7 @@ from simulator.speculation import (
     default_drafter_weights,
     drafter_problem,
     drafts_at_once,
+    other_target_warning,
     self_draft,
     tokenizer_problem,
     weights_warning,
@@ -203,6 +204,7 @@ class _Resolver:
         limits = self._limits(engine, target)
         self._collect(self._memory_problems(deployment, limits))
         self._draft_window_warning(drafter, limits)
+        self._other_target_warnings(target, drafter)
         self._mtp_depth_warning(target)
         name = Path(self.document.source).stem
         file = ScenarioFile.model_construct(**self.sections)
@@ -287,6 +289,9 @@ class _Resolver:
                 self.document.problem(("acceptance",), "must be left out without speculation: it would change nothing")
             )
             return
+        if spec.proposal_rate is not None and speculation.method not in MODELLESS_METHODS:
+            must = f"must be left out: {speculation.method} always proposes"
+            self.problems.append(self.document.problem(("acceptance", "proposal_rate"), must, spec.proposal_rate))
         if self._profile_of_another_method(spec, speculation.method):
             return
         self._collect(self._trees_not_asked_for(spec, speculation))
@@ -412,6 +417,20 @@ class _Resolver:
             f"drafter {drafter.name} was trained for {drafter.max_position_embeddings} positions: "
             "beyond them acceptance is usually much lower than the profile's"
         )
+
+    def _other_target_warnings(self, target: ModelArchitecture, drafter: ModelArchitecture | None) -> None:
+        """A head trained for another model, and acceptance measured on another one."""
+        speculation: Speculation | None = self.sections.get("speculation")
+        if drafter is not None and speculation is not None and speculation.drafter is not None:
+            self.warnings += other_target_warning(target, drafter)
+        spec: AcceptanceSpec | None = self.sections.get("acceptance")
+        path = resources.file_of("acceptance", spec.profile) if spec is not None and spec.profile is not None else None
+        measured_on = read_profile(path).spec.target if path is not None else target.name
+        if not is_same_model(measured_on, target):
+            self.warnings.append(
+                f"acceptance profile {spec.profile} was measured on {measured_on}, not on {target.name}: "  # type: ignore[union-attr]
+                "acceptance differs between models"
+            )
 
     # ----------------------------------------------------------------------------------------------------------- joining
 

@@ -41,6 +41,7 @@ from simulator.workload import Request, ServiceLevel, requests_of
 # The fewest requests of the run that measures how many a second the replica can finish when work never runs out.
 SATURATION_REQUESTS = 400
 SATURATION_SPANS = 10
+LONG_OUTPUT = 2000
 OVERLOAD = 1.5
 # Gains this close are taken as equal, and the smaller γ is preferred: it takes less memory and fewer rows.
 TIE = 0.03
@@ -165,9 +166,9 @@ def _too_short(scenario: Scenario, requests: tuple[Request, ...]) -> list[str]:
     if users is None or len(requests) >= FEWEST_TURNS * users:
         return []
     return [
-        f"{len(requests)} requests are fewer than {FEWEST_TURNS} for each of {users} users: all start together and few are left at "
-        "the end, so that output (tokens/s) and the mean batch are those of a short run; the output rate per user, from mean turns, "
-        "is less distorted"
+        f"{len(requests)} requests are fewer than {FEWEST_TURNS} for each of {users} users: all start together and few are left "
+        "at the end, so that output (tokens/s) and the mean batch are those of a short run; the output rate per user, from mean "
+        "turns, is less distorted"
     ]
 
 
@@ -289,28 +290,43 @@ class _Server:
         users = arrivals.users if arrivals.process == "closed_loop" else None
         return serve(requests, self.rules, pricer, path, self.drafts, users=users, think_time_s=arrivals.think_time_s or 0.0)
 
-    def saturated(self, requests: tuple[Request, ...]) -> Saturation:
+    def saturated(self, requests: tuple[Request, ...], begun: Callable[[int, int], None] | None = None) -> Saturation:
         """How fast the replica finishes requests while more always wait.
 
         The workload's requests, over and over, arriving evenly and faster than they can be served, so that no two start in
         step: requests that are all there from the start and equally long would end together too. Measured from the end of the
-        first half to the admission of the last.
+        first half to the admission of the last. `begun` is called with (requests begun, requests in all).
         """
         requests = tuple(r for r in requests if not self.rules.refusal(r.prompt_tokens, r.output_tokens))
-        first = self._overloaded(requests, SATURATION_REQUESTS, math.inf)
-        count = max(2 * SATURATION_REQUESTS, 6 * min(self.rules.max_num_seqs, self._most_at_once(requests)))
-        return self._overloaded(requests, count, OVERLOAD * first.per_s)
+        at_once = min(self.rules.max_num_seqs, self._most_at_once(requests))
+        mean_output = sum(request.output_tokens for request in requests) / len(requests)
+        # Long answers give as many steps from fewer requests; enough are kept to fill the replica several times.
+        few = min(SATURATION_REQUESTS, max(round(SATURATION_REQUESTS * min(LONG_OUTPUT / mean_output, 1.0)), 4 * at_once))
+        count = max(2 * few, 6 * at_once)
+        total, done = few + count, 0
+
+        def path(request: Request) -> AcceptancePath:
+            nonlocal done
+            done += 1
+            if begun is not None:
+                begun(done, total)
+            return self.path(request)
+
+        first = self._overloaded(requests, few, math.inf, path)
+        return self._overloaded(requests, count, OVERLOAD * first.per_s, path)
 
     def _most_at_once(self, requests: tuple[Request, ...]) -> int:
         """About how many requests the KV cache holds."""
         tokens = sum(request.prompt_tokens + request.output_tokens for request in requests) / len(requests)
         return int(self.rules.total_blocks * self.rules.block_tokens / tokens) + 1
 
-    def _overloaded(self, requests: tuple[Request, ...], count: int, rate_per_s: float) -> Saturation:
+    def _overloaded(
+        self, requests: tuple[Request, ...], count: int, rate_per_s: float, path: Callable[[Request], AcceptancePath]
+    ) -> Saturation:
         arriving = tuple(
             replace(r, request_id=i, arrival_s=i / rate_per_s) for i, r in zip(range(count), cycle(requests), strict=False)
         )
-        result = serve(arriving, self.rules, self.pricer, self.path, self.drafts)
+        result = serve(arriving, self.rules, self.pricer, path, self.drafts)
         ends = sorted(record.finish_s for record in result.records if record.finish_s is not None)
         start_s = ends[len(ends) // 2]
         end_s = max(record.first_scheduled_s or 0.0 for record in result.records)
@@ -335,7 +351,12 @@ def _variant(server: _Server, label: str, requests: tuple[Request, ...], progres
     summary = summarise(result, server.scenario.file.service_level)
     if not summary.finished:
         raise SpecError([_nothing_served(server.scenario, summary)])
-    saturation = server.saturated(requests)
+
+    def advance(done: int, total: int) -> None:
+        if progress is not None:
+            progress(f"capacity, {label}", done, total)
+
+    saturation = server.saturated(requests, advance)
     return Variant(label, server.shape.depth, server.deployment, server.rules.total_blocks, result, summary, saturation)
 
 
@@ -425,8 +446,8 @@ def _drafted_at(server: _Server, batch: int) -> tuple[int, str]:
 
 
 def _judged(scenario: Scenario, runs: _Runs) -> tuple[str, Estimate | None]:
-    """What the verdict is about, and its gain: goodput under a service level, else each user's rate of output (the inverse of a mean
-    turn, end to end and thinking, which neither the start of a run nor its drain distorts) or time per token."""
+    """What the verdict is about, and its gain: goodput under a service level, else each user's rate of output (the inverse of
+    a mean turn, end to end and thinking, which neither the start of a run nor its drain distorts) or time per token."""
     level, arrivals = scenario.file.service_level, scenario.file.workload.arrivals
     turns = runs.gain(lambda record: _turn_s(record, arrivals.think_time_s or 0.0)) if arrivals.users else None
     if level is not None:

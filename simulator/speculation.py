@@ -8,7 +8,15 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from simulator.architecture import ModelArchitecture, block_drafter, eagle_head, hydra_heads, medusa_heads, mtp_head
+from simulator.architecture import (
+    ModelArchitecture,
+    block_drafter,
+    eagle_head,
+    hydra_heads,
+    is_same_model,
+    medusa_heads,
+    mtp_head,
+)
 from simulator.draft_tree import Tree, TreeShape, read_tree
 from simulator.number_format import FORMATS, WeightFormat
 from simulator.spec import Spec
@@ -200,6 +208,14 @@ def drafter_problem(method: str, drafter: ModelArchitecture) -> str | None:
     if drafter.family not in HEAD_FAMILIES[method]:
         return f"must be a head for method {method}, not for {drafter.family}"
     return None
+
+
+def other_target_warning(target: ModelArchitecture, drafter: ModelArchitecture) -> list[str]:
+    """That a head was trained for another model than the target, whose tokens it will guess worse."""
+    base = drafter.base_model
+    if drafter.kind != "draft_head" or base is None or is_same_model(base, target):
+        return []
+    return [f"drafter {drafter.name} was trained for {base}, not for {target.name}: it is accepted less than measured there"]
 
 
 def tokenizer_problem(target: ModelArchitecture, drafter: ModelArchitecture) -> str | None:

@@ -645,9 +645,7 @@ def test_a_longer_context_never_makes_a_step_cheaper(engine, contexts, which, mo
         contexts = [contexts[0]] * len(contexts)
     longer = list(contexts)
     longer[which % len(contexts)] += more if not equal else 1
-    before, after = (
-        pricer.price([(context, drafted) for context in each], prompt, 0).seconds for each in (contexts, longer)
-    )
+    before, after = (pricer.price([(context, drafted) for context in each], prompt, 0).seconds for each in (contexts, longer))
     assert after >= before * (1 - 1e-9)
 
 

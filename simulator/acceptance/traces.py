@@ -51,8 +51,8 @@ class _Replay:
 class TraceAcceptance(AcceptanceLaw):
     """Replay of a trace. A request takes a prompt at random, and a further one whenever its output is longer.
 
-    Its rates are those of replaying every prompt once, from the token after the one that its prefill emits; a draft past the end of its prompt counts as
-    drafted, never as tried. Raises ValueError for arrays that do not fit together.
+    Its rates are those of replaying every prompt once, from the token after the one that its prefill emits; a draft past the
+    end of its prompt counts as drafted, never as tried. Raises ValueError for arrays that do not fit together.
     """
 
     acceptance: Rates

@@ -51,6 +51,24 @@ def stored_weights(name: str) -> str | None:
     return None if path is None else read_config(path).weights
 
 
+def is_same_model(name: str, model: ModelArchitecture) -> bool:
+    """Whether a name, words after it aside, means this model: one of its names, or its shape where it is not a known one.
+
+    >>> is_same_model("meta-llama/Llama-3.1-8B-Instruct bf16", find_model("llama-3.1-8b"))
+    True
+    >>> is_same_model("meta-llama/Meta-Llama-3-8B-Instruct", find_model("llama-3.1-8b"))
+    False
+    """
+    key = resources.normalised(name.partition(" ")[0])
+    if key in {resources.normalised(spelling) for spelling in (model.name, *model.aliases)}:
+        return True
+    other = models().get(key)
+    if other is None or resources.normalised(model.name) in models():
+        return other == model
+    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    return all(getattr(other, size) == getattr(model, size) for size in sizes)
+
+
 def find_model(name: str, where: str = "", key: str = "model", noun: str = "model") -> ModelArchitecture:
     """A model by name or alias, or by path: a YAML file with one model's fields, a Hugging Face config.json or its directory.
 

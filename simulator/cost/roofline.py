@@ -115,11 +115,11 @@ def serial_walk_attention(longest_s: float, total_s: float, blocks: int, hardwar
     """Attention without split-KV (FlashAttention-2 varlen): each block of 64 query rows walks its whole KV cache alone.
 
     longest_s: the longest single walk. total_s: walks of all blocks together. blocks: their number.
-    The longest walk while every block has a unit of its own, else the evenly spread work and a tail of the longest walk: the empty
-    part of the last wave where lengths are equal (so that whole waves are paid), half a walk where they differ by half on average or
-    more, since the last block to start is as likely a long one as a short one; in between in proportion, which is the steepest way
-    by which no longer context makes a step cheaper. Held-out median 3-4 % on measured chunks beside decodes, where
-    max(longest, spread) errs by 8-12 %.
+    The longest walk while every block has a unit of its own, else the evenly spread work and a tail of the longest walk: the
+    empty part of the last wave where lengths are equal (so that whole waves are paid), half a walk where they differ by half
+    on average or more, since the last block to start is as likely a long one as a short one; in between in proportion, which
+    is the steepest way by which no longer context makes a step cheaper. Held-out median 3-4 % on measured chunks beside
+    decodes, where max(longest, spread) errs by 8-12 %.
     """
     units = hardware.profile.compute_units
     busy_s = longest_s

@@ -86,7 +86,8 @@ class StepCost:
 class StepPricer:
     """Prices plain steps, rounds and mixed steps of one configuration. `drafter` None = no speculation.
 
-    drafts_at: tokens that the policy drafts while so many sequences decode, so that no text is searched where it is off; None: always.
+    drafts_at: tokens that the policy drafts while so many sequences decode, so that no text is searched where it is off; None:
+    always.
     """
 
     target: ForwardCost
