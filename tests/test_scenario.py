@@ -155,6 +155,8 @@ def test_every_mistake_of_a_file_is_reported_at_once():
         ({"hardware": "[1]"}, "hardware"),
         ({"engine": ""}, "engine: must be given"),
         ({"acceptance": "{profile: llama31_8b_ngram_edits}"}, "must be a profile measured for method eagle3"),
+        ({"acceptance": "{acceptance_rate: 0.7, proposal_rate: 0.5}"}, "proposal_rate: must be left out: eagle3 always proposes"),
+        ({"speculation": "{method: medusa, drafter: FasterDecoding/medusa-vicuna-7b-v1.3, num_speculative_tokens: 9}", "target": "{model: lmsys/vicuna-7b-v1.3}"}, "the heads of drafter"),
         ({"speculation": "{method: eagle3, by_batch: [[1, 10, 0]]}"}, "must draft somewhere"),
         ({"target": "{model: " + "x" * 300 + ".yaml}"}, "must be a known target model"),
         ({"hardware": "{base: h100_sxm, memory_bandwidth_bytes_per_s: 1e-300}"}, "must be at least"),
@@ -362,3 +364,41 @@ def test_weights_left_out_are_what_config_json_says_and_a_contradiction_is_told(
     steps = [predict(**point, precision=precision, context_len=100).plain_step_s for precision in (None, stored, "bf16")]
     assert steps[0] == steps[1] < steps[2]
     assert any(f"stored as {stored}" in warning for warning in predict(**point, precision="bf16", context_len=100).warnings)
+
+
+# ------------------------------------------------------------------------------------------- what does not belong together
+
+
+def test_a_drafter_and_an_acceptance_profile_of_another_target_are_told():
+    other = scenario(
+        target="{model: Qwen/Qwen3-8B}",
+        speculation="{method: eagle3, num_speculative_tokens: 3}",
+        acceptance="{profile: llama31_8b_eagle3_mtbench}",
+    )
+    assert any("was measured on meta-llama/Llama-3.1-8B-Instruct, not on Qwen/Qwen3-8B" in text for text in other.warnings)
+    older = scenario(target="{model: meta-llama/Meta-Llama-3-8B-Instruct}")
+    assert any("was trained for meta-llama/Llama-3.1-8B-Instruct" in text for text in older.warnings)
+    own = scenario(acceptance="{profile: llama31_8b_eagle3_mtbench}")
+    assert not any("trained for" in text or "measured on" in text for text in own.warnings)
+
+
+@pytest.mark.parametrize("name", resources.ids("scenario"))
+def test_no_shipped_scenario_mixes_models(name):
+    assert not any("was trained for" in text or "was measured on" in text for text in load_scenario(name).warnings)
+
+
+@pytest.mark.parametrize(
+    ("speculation", "lines"),
+    [
+        ("num_speculative_tokens: 65", ["num_speculative_tokens: must be at most 64 (got 65)"]),
+        ("num_speculative_tokens: []", ["num_speculative_tokens: must have at least 1 entries (got an empty list)"]),
+        ("num_speculative_tokens: some", ["num_speculative_tokens: must be a whole number or a list (got 'some')"]),
+        ("num_speculative_tokens: [0, 70]", ["[0]: must be at least 1 (got 0)", "[1]: must be at most 64 (got 70)"]),
+        ("by_batch: [[1, 8, 3], [8, 9, 1]]", ["by_batch entries must not overlap"]),
+    ],
+)
+def test_a_value_of_several_forms_gets_one_message_for_each_mistake(speculation, lines):
+    shown = message(speculation=f"{{method: eagle3, {speculation}}}").splitlines()
+    assert len(shown) == len(lines)
+    for text, line in zip(lines, shown, strict=True):
+        assert text in line

@@ -187,6 +187,7 @@ TIGHT = {"hardware": {"base": "h100_sxm", "memory_bytes": 24.5e9}, "workload": L
 SMALL_DRAFT = {"method": "draft_model", "drafter": "meta-llama/Llama-3.2-1B-Instruct", "num_speculative_tokens": 3}
 LAYER_SKIP = {"method": "layer_skip", "draft_layers": 8, "num_speculative_tokens": 3}
 SPARSE_KV = {"method": "sparse_kv", "num_speculative_tokens": 3}
+NGRAM = {"speculation": {"method": "ngram", "num_speculative_tokens": 3}}
 MOE = {
     "hardware": "h200_sxm",
     "target": {"model": "Qwen/Qwen3-30B-A3B"},
@@ -238,7 +239,7 @@ BINDING = {
     "acceptance.conditional_acceptance_rates": ({}, {"acceptance": {"conditional_acceptance_rates": [0.9, 0.5, 0.4]}}),
     "acceptance.acceptance_rates_per_position": ({}, {"acceptance": {"acceptance_rates_per_position": [0.9, 0.5, 0.4]}}),
     "acceptance.mean_acceptance_length": ({}, {"acceptance": {"mean_acceptance_length": 2.0}}),
-    "acceptance.proposal_rate": ({}, {"acceptance": {"acceptance_rate": 0.7, "proposal_rate": 0.5}}),
+    "acceptance.proposal_rate": (NGRAM, {"acceptance": {"acceptance_rate": 0.7, "proposal_rate": 0.5}}),
     "acceptance.request_spread": ({}, {"acceptance": {"acceptance_rate": 0.7, "request_spread": 0.15}}),
     "workload.arrivals.process": ({}, {"workload": workload("constant", rate_per_s=8.0)}),
     "workload.arrivals.rate_per_s": ({}, {"workload": workload(rate_per_s=9.0)}),
