@@ -690,3 +690,12 @@ def test_the_replayed_path_has_the_exact_joint_law_of_rounds() -> None:
             expected = first_accepted(1, one) * first_accepted(1 + one + 1, two)
             error = math.sqrt(expected * (1 - expected) / count)
             assert abs(seen.get((one, two), 0) / count - expected) < 4.5 * error
+
+
+def test_the_first_token_of_a_text_is_easy_as_often_as_any_other() -> None:
+    """Two states in balance: P(easy) = hard_to_easy / (hard_to_easy + easy_to_hard) from the start, not after a while."""
+    law = MarkovAcceptance(1.0, 0.0, 0.02, 0.06)  # easy is accepted, hard is not: the first flag shows the state
+    paths = [law.path(request, 40, seed=3) for request in range(4000)]
+    for position in (0, 1, 39):
+        share = np.mean([path.accepted(position, 1) for path in paths])
+        assert share == pytest.approx(0.75, abs=4 * (0.75 * 0.25 / 4000) ** 0.5)

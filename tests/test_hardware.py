@@ -433,3 +433,14 @@ def test_an_override_made_from_flags_names_the_flag() -> None:
     change = HardwareOverride(base="a40", flops_fraction={"fp8": 0.5})
     with pytest.raises(SpecError, match="--hardware: must be a type this device computes in"):
         override(find_hardware("a40"), change, Document("", {}))
+
+
+def test_an_all_reduce_over_a_size_of_the_table_takes_that_entry_and_one_between_the_next() -> None:
+    hardware = find_hardware("h100_sxm")
+    table = hardware.profile.all_reduce["custom"].by_devices
+    sizes = sorted(table)
+    assert len({table[size].alpha_s for size in sizes}) > 1, "entries must differ for this law to say anything"
+    for size in sizes:
+        assert hardware.all_reduce("custom", size) == table[size]
+    assert hardware.all_reduce("custom", sizes[0] + 1) == table[sizes[1]]
+    assert hardware.all_reduce("custom", 10 * sizes[-1]) == table[sizes[-1]]
