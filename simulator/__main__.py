@@ -5,12 +5,20 @@ Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 a requi
 
 from __future__ import annotations
 
+import signal
+import sys
+from os.path import basename
+
+# As the program itself: Ctrl-C while the libraries load ends it without a traceback; `main` hands it to Python again.
+if __name__ == "__main__" or basename(sys.argv[0]) == "specsim":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import json
 import os
 import re
-import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -27,8 +35,10 @@ from simulator.calibrate.command import calibrate
 from simulator.spec import Document, Problem, Spec, SpecError, check, nearest, plain_scalar
 
 if TYPE_CHECKING:
+    from simulator.draft_tree import Tree
     from simulator.prediction import OperatingPoint, Prediction
     from simulator.questions.break_even import BreakEven
+    from simulator.scenario import Scenario
     from simulator.simulation import Progress
 
 T = TypeVar("T")
@@ -37,7 +47,18 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 ScenarioPath = Annotated[str, typer.Argument(help="Path of a scenario YAML, or the name of a shipped one.")]
-OutDir = Annotated[Path | None, typer.Option("--out", help="Folder for the report, figures and records.")]
+
+
+def _path(text: str) -> Path:
+    """A path that was named: an empty text would mean the working folder."""
+    if not text.strip():
+        raise typer.BadParameter("must be a name, not an empty text")
+    return Path(text)
+
+
+OutDir = Annotated[
+    Path | None, typer.Option("--out", parser=_path, metavar="FOLDER", help="Folder for the report, figures and records.")
+]
 # The class of all mistakes in flags and arguments; typer exports only one of its children.
 USAGE_ERROR: type[Any] = typer.BadParameter.__bases__[0]
 VERDICT_STYLE = {"win": "bold green", "lose": "bold red", "close": "bold yellow"}
@@ -95,6 +116,7 @@ def predict(
     batch: Annotated[str | None, typer.Option(help="Sequences decoding at once (default 1).")] = None,
     draft: Annotated[str | None, typer.Option(help="Drafter; a head is built from the target where left out.")] = None,
     draft_params: Annotated[str | None, typer.Option(help="Size of a draft model that is not known, such as 1.24B.")] = None,
+    drafter_weights: Annotated[str | None, typer.Option(help="Type of its weights; left out: by convention.")] = None,
     draft_layers: Annotated[str | None, typer.Option(help="layer_skip: the target's first layers that draft.")] = None,
     draft_kv_tokens: Annotated[str | None, typer.Option(help="sparse_kv: cached tokens read while drafting.")] = None,
     tree_shape: Annotated[str | None, typer.Option(help="Such as steps=5,topk=4,draft_tokens=8 or nodes=64.")] = None,
@@ -122,7 +144,9 @@ def predict(
     table: Annotated[
         Path | None, typer.Option(help="CSV of operating points instead of flags; columns are named as the flags, with _ for -.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="CSV file for the predictions of --table.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=_path, metavar="FILE", help="CSV file for the predictions of --table.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """R, speedup, break-even, verdict and interval at one operating point, or for each row of a table. No queueing."""
@@ -143,7 +167,7 @@ def predict(
 
 @app.command("break-even")
 def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False) -> None:
-    """The acceptance that speculation needs, against batch, for γ = 1..8; and the best γ by batch and context."""
+    """The acceptance that speculation needs, against batch, for γ = 1..8 and trees; and the best by batch and context."""
     from simulator import reports
     from simulator.questions import break_even as question
     from simulator.scenario import load_scenario
@@ -175,6 +199,7 @@ def explain(
     context_len: Annotated[str | None, typer.Option(help="Also with a scenario: instead of its mean context.")] = None,
     draft: Annotated[str | None, typer.Option()] = None,
     draft_params: Annotated[str | None, typer.Option()] = None,
+    drafter_weights: Annotated[str | None, typer.Option()] = None,
     draft_layers: Annotated[str | None, typer.Option()] = None,
     draft_kv_tokens: Annotated[str | None, typer.Option()] = None,
     tree_shape: Annotated[str | None, typer.Option()] = None,
@@ -204,14 +229,15 @@ def explain(
         name: value for name, value in ctx.params.items() if value is not None and name not in ("scenario", "gamma", "as_json")
     }
     if scenario is not None:
-        extra = [name for name in given if name not in ("batch", "context_len")]
+        extra = [name for name in given if name not in ("batch", "context_len", "tree_shape")]
         if extra:
             raise SpecError([Problem("--" + extra[0].replace("_", "-"), "", "must be left out with a scenario, which holds it")])
         loaded = load_scenario(scenario)
         if not loaded.deployment.speculative:
             raise SpecError([loaded.document.problem(("speculation",), "must be given: explain is about a method")])
+        tree = _tree_of(loaded, given.pop("tree_shape", None), gamma)
         asked = check(_Point, Document("", {name: plain_scalar(text) for name, text in given.items()}))
-        answer = explanation.explain(loaded, gamma, asked.batch, asked.context_len)
+        answer = explanation.explain(loaded, gamma, asked.batch, asked.context_len, tree)
     else:
         answer = _at_point(given, explanation.explain_point)
     if as_json:
@@ -226,6 +252,27 @@ def explain(
     _print_table(console, *reports.explanation_table(answer))
     _print_table(console, *reports.doubt_table(answer))
     _print_notes(console, [], answer.warnings)
+
+
+def _tree_of(scenario: Scenario, text: str | None, gamma: int | None) -> Tree | None:
+    """The tree of a scenario that `explain` is asked about; None where it is a chain, or the first of what the scenario
+    drafts."""
+    from simulator.draft_tree import read_tree
+
+    if gamma is not None and (text is not None or not scenario.gammas):
+        why = "with --tree-shape" if text is not None else "for a scenario of trees only: its acceptance says nothing of a chain"
+        raise SpecError([Problem("--gamma", "", f"must be left out {why}")])
+    if text is None:
+        return None
+    trees = [shape for shape in scenario.shapes if not shape.is_chain]
+    try:
+        found = read_tree(text)
+    except ValueError as error:
+        raise SpecError([Problem("--tree-shape", "", str(error), repr(text))]) from None
+    if found not in trees:
+        known = ", ".join(shape.name for shape in trees) or "none"
+        raise SpecError([Problem("--tree-shape", "", f"must be a tree of the scenario ({known})", found.name)])
+    return found
 
 
 class _Point(Spec):
@@ -530,6 +577,7 @@ _TEXT_FIELDS = (
     "draft_model",
     "draft_params",
     "draft_hardware",
+    "drafter_weights",
     "engine",
     "precision",
     "dataset",
@@ -685,9 +733,24 @@ def _progress(quiet: bool, doing: str = "simulating", things: str = "requests") 
         yield advance
 
 
+def _clean_up_on_signals() -> None:
+    """Ctrl-C and SIGTERM unwind the stack, so that what is half written is removed. Not in threads, nor over others' handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminated)
+
+
+def _terminated(number: int, frame: object) -> None:
+    sys.exit(128 + number)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. A user's mistake is one clear message, never a traceback."""
     command = typer.main.get_command(app)
+    _clean_up_on_signals()
     try:
         code = command.main(args=None if arguments is None else list(arguments), prog_name="specsim", standalone_mode=False)
         return code if isinstance(code, int) else 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,10 @@ _ALL = (
     NumberFormat("iq4_xs", 4.25, 6.5625, (), ("iq4xs",)),
 )  # fmt: skip
 FORMATS: dict[str, NumberFormat] = {each.name: each for each in _ALL}
+WeightFormat = Literal[
+    "bf16", "fp16", "fp8", "fp32", "int8", "w8a16", "int4", "nvfp4", "mxfp4", "mlx4", "mlx8",
+    "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "q3_k_m", "iq4_xs",
+]  # fmt: skip
 _NAMES = {re.sub(r"[^a-z0-9]", "", name): each.name for each in _ALL for name in (each.name, *each.aliases)}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,15 +17,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from simulator import theory
-from simulator.acceptance import AcceptanceLaw, AcceptanceSpec, resolve_acceptance
-from simulator.architecture import ModelArchitecture, find_model, stand_in_draft
+from simulator.acceptance import AcceptanceLaw, AcceptanceSpec, resolve_acceptance, resolve_tree_acceptance
+from simulator.architecture import ModelArchitecture, find_model, stand_in_draft, stored_weights
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism, parallel_faults
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.round import StepPricer
 from simulator.cost.uncertainty import Z80, UncertainPricer
+from simulator.draft_tree import TREE_EXAMPLES, Tree, read_tree
 from simulator.hardware import Hardware, find_hardware
-from simulator.number_format import FORMATS, read_precision
+from simulator.number_format import FORMATS, WeightFormat, read_precision
 from simulator.serving_engine import find_engine
 from simulator.spec import Document, Location, Problem, Spec, SpecError, check, nearest, plain_scalar, shown
 from simulator.speculation import (
@@ -34,12 +35,15 @@ from simulator.speculation import (
     METHODS,
     MODELLESS_METHODS,
     REMOTE_METHODS,
-    Tree,
+    SELF_METHODS,
+    TREE_METHODS,
     built_head,
+    default_drafter_weights,
     drafter_problem,
-    read_tree,
+    other_target_warning,
     self_draft,
     tokenizer_problem,
+    weights_warning,
 )
 from simulator.workload import MAX_TOKENS, DatasetLengths, usual_lengths
 
@@ -48,9 +52,10 @@ Count = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Rates = tuple[Annotated[float, Field(ge=0, le=1)], ...]
 DEFAULT_CONTEXT = 1024
 MEMORY_UTILIZATION = 0.9
-TREE_METHODS = ("eagle", "eagle3", "medusa", "hydra", "mtp")
 # A head that is not known is built from its target: its cost is known to about a twentieth.
 STAND_IN_STD = 0.05
+# A measured plain step so many times longer or shorter than the modelled one is doubted, or refused.
+SURPRISING, INCREDIBLE = 5.0, 100.0
 
 
 class OperatingPoint(Spec):
@@ -72,6 +77,7 @@ class OperatingPoint(Spec):
     method: str
     draft_model: str | None = None
     draft_params: str | None = None
+    drafter_weights: WeightFormat | None = None
     draft_layers: Count | None = None
     draft_kv_tokens: Count | None = None
     draft_tensor_parallel_size: Count | None = None
@@ -185,16 +191,7 @@ def table_rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
             header = reader.fieldnames or []
             missing = [name for name in REQUIRED if name not in header and FLAGS.get(name) not in header]
             if missing:
-                raise SpecError(
-                    Problem(
-                        f"{path}:1",
-                        name,
-                        f"must be a column; columns: {', '.join(_TABLE_FIELDS)}",
-                        "",
-                        nearest(name, header),
-                    )
-                    for name in missing
-                )
+                raise SpecError(_missing_column(path, name, header) for name in missing)
             for raw in reader:
                 row = {name: _cell(name, raw[name]) for name in _columns(header) if (raw.get(name) or "").strip()}
                 for written, field in _ALIASES.items():
@@ -206,6 +203,14 @@ def table_rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
         raise SpecError([Problem(path, "", "no such file")]) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError([Problem(path, "", f"must be a CSV file: {error}")]) from None
+
+
+def _missing_column(path: str, name: str, header: Sequence[str]) -> Problem:
+    separator = next((mark for mark in ";\t|" if len(header) == 1 and mark in header[0]), None)
+    if separator is not None:
+        return Problem(f"{path}:1", name, f"must be a column, columns apart by commas (this file has {separator!r})")
+    must = f"must be a column; columns: {', '.join(OperatingPoint.model_fields)}"
+    return Problem(f"{path}:1", name, must, "", nearest(name, header))
 
 
 def _columns(header: Iterable[str]) -> list[str]:
@@ -277,6 +282,8 @@ class Question:
         def at(gamma: int) -> AcceptanceLaw | None:
             if self.acceptance is None:
                 return None
+            if self.deployment.tree is not None:
+                return resolve_tree_acceptance(self.acceptance, document, self.deployment.tree, True, ()).law
             stated_at = self.gamma if self.acceptance.mean_acceptance_length is not None else gamma
             return resolve_acceptance(self.acceptance, document, stated_at, ()).law
 
@@ -297,6 +304,8 @@ def answer(question: Question, point: OperatingPoint, document: Document) -> Pre
     pricer = UncertainPricer(deployment, full)
     cost = pricer.base.round(gamma, batch, question.context)
     measured_s = _measured_plain_step_s(point, question, pricer.base)
+    if measured_s is not None:
+        notes += _surprising(measured_s / cost.plain_step_s, point, document)
     if measured_s is None:
         shift, log_std = 0.0, pricer.log_std(gamma, batch, question.context)
     else:
@@ -412,11 +421,25 @@ def _measured_plain_step_s(point: OperatingPoint, question: Question, pricer: St
     return question.batch * decode_s / (n - 1) if decode_s > 0 else question.batch / point.plain_tokens_per_s
 
 
+def _surprising(ratio: float, point: OperatingPoint, document: Document) -> tuple[str, ...]:
+    """What to say of a measured plain step so many times as long as the modelled one. Raises `SpecError` beyond a hundred
+    times."""
+    key = "plain_step_s" if point.plain_step_s is not None else "plain_tokens_per_s"
+    size = f"{ratio:.3g} times the modelled plain step" if ratio > 1 else f"only {ratio:.2g} of the modelled plain step"
+    if not 1 / INCREDIBLE < ratio < INCREDIBLE:
+        unit = "seconds of one step of the whole batch" if key == "plain_step_s" else "tokens of the whole batch per second"
+        raise SpecError([document.problem((key,), f"must be {unit}: this is {size}", getattr(point, key))])
+    return (f"{key} says {size}: check its unit, the batch and the model",) if not 1 / SURPRISING < ratio < SURPRISING else ()
+
+
 def accepted(question: Question, document: Document) -> tuple[float | None, float, tuple[str, ...]]:
     """(τ or None, share of rounds accepted in full, notes)."""
     if question.acceptance is None:
         return None, 0.5, ()
-    resolved = resolve_acceptance(question.acceptance, document, question.gamma, ())
+    if question.deployment.tree is not None:
+        resolved = resolve_tree_acceptance(question.acceptance, document, question.deployment.tree, True, ())
+    else:
+        resolved = resolve_acceptance(question.acceptance, document, question.gamma, ())
     law = resolved.law.at_context(round(question.context))
     return law.mean_acceptance_length(question.gamma), float(law.conditional_rates(question.gamma).prod()), resolved.warnings
 
@@ -435,11 +458,12 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     )
     if point.engine == "generic":
         warnings.append("engine unknown: generic overheads, wider interval")
-    weights, kv_cache = _precision(point.precision, hardware, warnings)
+    weights, kv_cache = _precision(point, hardware, warnings)
     drafter, extra_std = _drafter(point, target, gamma, document, warnings)
     kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
     remote = _remote_draft(point, document)
-    drafter_weights = _drafter_weights(point.method, weights, hardware if remote is None else remote.hardware)
+    own = hardware if remote is None else remote.hardware
+    drafter_weights = _drafter_weights(point, drafter, weights, own, document, warnings)
     deployment = Deployment(
         hardware,
         engine,
@@ -457,20 +481,14 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
         ),
         remote_draft=remote,
     )
-    deployment, tp_std = _parallel(point, deployment, gamma, warnings)
+    deployment, tp_std = _parallel(point, deployment, gamma, document, warnings)
     _check_parallel(deployment, document)
     prompt, output, context, usual = _lengths(point, warnings)
+    _check_positions(target, prompt, output, context, point, document)
     acceptance = _acceptance(point, document)
     return Question(
         deployment, gamma, point.batch, context, prompt, output, acceptance, math.hypot(extra_std, tp_std), tuple(warnings), usual
     )
-
-
-def _drafter_weights(method: str, weights: str, hardware: Hardware) -> str:
-    """How the drafter is stored where nobody says: layers of the target's checkpoint as the target, other drafters in 16 bit."""
-    if method in ("layer_skip", "sparse_kv", "mtp"):
-        return weights
-    return "fp32" if weights == "fp32" else hardware.wide_dtype
 
 
 def _known(*finds: Callable[[], Any]) -> list[Any]:
@@ -500,24 +518,36 @@ def _shape(point: OperatingPoint, document: Document) -> tuple[int, Tree | None]
     if point.method not in METHODS or point.method == "none":
         raise SpecError([document.problem(("method",), f"must be one of {', '.join(METHODS[1:])}", point.method, METHODS)])
     if point.tree_shape is not None:
-        try:
-            tree = read_tree(point.tree_shape)
-        except ValueError:
-            must = "must be such as steps=5,topk=4,draft_tokens=8, nodes=60,depth=5 or nodes=64"
-            raise SpecError([document.problem(("tree_shape",), must, point.tree_shape)]) from None
-        if tree.is_chain:
-            return point.num_speculative_tokens or tree.steps, None
-        if point.method not in TREE_METHODS:
+        tree = _tree(point.tree_shape, document)
+        if not tree.is_chain and point.method not in TREE_METHODS:
             raise UnsupportedError(f"draft trees are priced for {', '.join(TREE_METHODS)}, not for {point.method}")
-        return tree.steps, tree
+        gamma = point.num_speculative_tokens
+        # vLLM counts a tree's drafts, SGLang its steps.
+        if gamma is not None and gamma not in (tree.steps, tree.nodes - 1):
+            must = f"must be left out beside tree_shape, or agree with its {tree.steps} steps and {tree.nodes - 1} drafts"
+            raise SpecError([document.problem(("num_speculative_tokens",), must, gamma)])
+        if tree.is_chain:
+            return tree.steps, None
+        return tree.depth, tree
     if point.num_speculative_tokens is None:
         raise SpecError([document.problem(("num_speculative_tokens",), "must be given")])
     return point.num_speculative_tokens, None
 
 
-def _precision(text: str | None, hardware: Hardware, warnings: list[str]) -> tuple[str, str]:
-    """(weights, KV cache) from what people write. Raises `UnsupportedError` for types that are not priced."""
-    wide = hardware.wide_dtype
+def _tree(text: str, document: Document) -> Tree:
+    try:
+        return read_tree(text)
+    except ValueError as error:
+        must = str(error) if TREE_EXAMPLES in str(error) else f"{error}; such as {TREE_EXAMPLES}"
+        raise SpecError([document.problem(("tree_shape",), must, text)]) from None
+
+
+def _precision(point: OperatingPoint, hardware: Hardware, warnings: list[str]) -> tuple[str, str]:
+    """(weights, KV cache) from what people write, else from the model's config.json. Raises `UnsupportedError` for types that are
+    not priced."""
+    wide, text, stored = hardware.wide_dtype, point.precision, stored_weights(point.target_model)
+    if not text and stored is not None:
+        return stored, stored if stored in ("fp32", "fp16", "bf16") else wide
     if not text:
         warnings.append(f"precision assumed {wide}")
         return wide, wide
@@ -526,7 +556,8 @@ def _precision(text: str | None, hardware: Hardware, warnings: list[str]) -> tup
     except ValueError as word:
         known = ", ".join(FORMATS)
         raise UnsupportedError(f"precision {text!r} is not supported: {word} is unknown; supported: {known}") from None
-    weights = weights or wide
+    warnings += weights_warning(weights, stored)
+    weights = weights or stored or wide
     kept = weights if weights in ("fp32", "fp16", "bf16") else wide
     return weights, kv_cache or kept
 
@@ -536,6 +567,10 @@ def _drafter(
 ) -> tuple[ModelArchitecture | None, float]:
     """The drafter, built from the target where a module is not known, and the doubt that brings."""
     method = point.method
+    given = [name for name in ("draft_model", "draft_params") if getattr(point, name) is not None]
+    if method in (*MODELLESS_METHODS, *SELF_METHODS) and given:
+        must = f"must be left out: method {method} has no drafter model"
+        raise SpecError([document.problem((FLAGS.get(given[0], given[0]),), must, getattr(point, given[0]))])
     if method in MODELLESS_METHODS:
         return None, 0.0
     if method == "layer_skip" and point.draft_layers is None:
@@ -555,7 +590,31 @@ def _drafter(
     problem = tokenizer_problem(target, found)
     if problem:
         raise SpecError([document.problem((FLAGS["draft_model"],), problem)])
+    warnings += other_target_warning(target, found)
     return found, 0.0
+
+
+def _drafter_weights(
+    point: OperatingPoint,
+    drafter: ModelArchitecture | None,
+    weights: str,
+    hardware: Hardware,
+    document: Document,
+    warnings: list[str],
+) -> str:
+    """Type of the drafter's weights: as given, else by convention. Raises `SpecError` where there is no drafter model."""
+    if drafter is None:
+        if point.drafter_weights is not None:
+            raise SpecError([document.problem(("drafter_weights",), f"must be left out: {point.method} has no drafter model")])
+        return hardware.wide_dtype
+    if point.drafter_weights is not None:
+        if point.method in SELF_METHODS:
+            raise SpecError([document.problem(("drafter_weights",), f"must be left out: {point.method} drafts with the target")])
+        return point.drafter_weights
+    stored = None if point.draft_model is None else stored_weights(point.draft_model)
+    chosen, warning = default_drafter_weights(point.method, weights, hardware.wide_dtype, stored)
+    warnings += [warning] if warning else []
+    return chosen
 
 
 def _find_drafter(point: OperatingPoint, document: Document) -> ModelArchitecture | None:
@@ -569,7 +628,7 @@ def _find_drafter(point: OperatingPoint, document: Document) -> ModelArchitectur
 
 
 def _parameters(text: str, document: Document) -> float:
-    match = re.match(r"^\s*([0-9.]+)\s*([MB])", text, re.IGNORECASE)
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([MB])\s*(?:parameters|params)?\s*", text, re.IGNORECASE)
     try:
         if match:
             return float(match[1]) * {"M": 1e6, "B": 1e9}[match[2].upper()]
@@ -578,17 +637,32 @@ def _parameters(text: str, document: Document) -> float:
     raise SpecError([document.problem(("draft_params",), "must be a count such as 1.24B or 68M", text)])
 
 
-def _parallel(point: OperatingPoint, deployment: Deployment, gamma: int, warnings: list[str]) -> tuple[Deployment, float]:
+def _check_positions(
+    target: ModelArchitecture, prompt: int | None, output: int | None, context: float, point: OperatingPoint, document: Document
+) -> None:
+    """A sequence must not be longer than the model knows positions. Raises `SpecError` naming the key that is too large."""
+    positions, longest = target.max_position_embeddings, max(context, (prompt or 0) + (output or 0))
+    if positions is None or longest <= positions:
+        return
+    longer = "prompt_len" if (prompt or 0) >= (output or 0) else "output_len"
+    key = "context_len" if (point.context_len or 0) > positions else longer
+    must = f"must fit {positions:,} tokens, the positions of {target.name} (the sequence has {longest:,.0f})"
+    raise SpecError([document.problem((key,), must)])
+
+
+def _parallel(
+    point: OperatingPoint, deployment: Deployment, gamma: int, document: Document, warnings: list[str]
+) -> tuple[Deployment, float]:
     """Tensor parallelism as given, else the number of devices, else the smallest that fits; and the doubt of a guess."""
     given = point.tensor_parallel_size or point.gpu_count
     if given is not None:
+        _check_heads(point, deployment, given, document)
         chosen = _with_parallel(deployment, given, point.draft_tensor_parallel_size or given)
         if chosen.kv_cache_bytes(MEMORY_UTILIZATION) <= 0:
             warnings.append(f"models do not fit on {given} × {deployment.hardware.name} at {MEMORY_UTILIZATION:.0%} of memory")
         return chosen, 0.0
-    fitting = [
-        d for d in (_with_parallel(deployment, size, size) for size in (1, 2, 4, 8)) if d.kv_cache_bytes(MEMORY_UTILIZATION) > 0
-    ]
+    sizes = [size for size in (1, 2, 4, 8) if (deployment.target.num_attention_heads or 0) % size == 0]
+    fitting = [d for d in (_with_parallel(deployment, size, size) for size in sizes) if d.kv_cache_bytes(MEMORY_UTILIZATION) > 0]
     if not fitting:
         raise UnsupportedError(f"{deployment.target.name} does not fit on up to 8 × {deployment.hardware.name}")
     warnings.append(f"tensor parallelism unknown: {fitting[0].tensor_parallel_size} taken, the smallest that fits")
@@ -625,7 +699,22 @@ def _remote_draft(point: OperatingPoint, document: Document) -> RemoteDraft | No
     return RemoteDraft(hardware, point.draft_tensor_parallel_size or 1, point.draft_link_latency_s, bool(point.draft_overlap))
 
 
+def _check_heads(point: OperatingPoint, deployment: Deployment, size: int, document: Document) -> None:
+    """Attention heads divide over devices. Raises `SpecError` where they do not."""
+    sides = (
+        ("tensor_parallel_size" if point.tensor_parallel_size else "gpu_count", size, deployment.target),
+        ("draft_tensor_parallel_size", point.draft_tensor_parallel_size or 1, deployment.drafter),
+    )
+    for key, devices, model in sides:
+        if model is not None and (model.num_attention_heads or 0) % devices:
+            must = f"must divide the {model.num_attention_heads} attention heads of {model.name}"
+            raise SpecError([document.problem((key,), must, devices)])
+
+
 def _with_parallel(deployment: Deployment, size: int, draft_size: int) -> Deployment:
+    """The same on so many devices; a drafter whose heads do not divide over them stays on one."""
+    if deployment.drafter is not None and (deployment.drafter.num_attention_heads or 0) % draft_size:
+        draft_size = 1
     return replace(deployment, tensor_parallel_size=size, draft_tensor_parallel_size=draft_size)
 
 

@@ -13,13 +13,15 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Discriminator, Field, Tag
 
 from simulator import resources
-from simulator.acceptance import AcceptanceSpec, ResolvedAcceptance, read_profile, resolve_acceptance
-from simulator.architecture import ModelArchitecture, find_model
+from simulator.acceptance import AcceptanceSpec, ResolvedAcceptance, read_profile, resolve_acceptance, resolve_tree_acceptance
+from simulator.architecture import ModelArchitecture, find_model, is_same_model, stored_weights
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism, parallel_faults
 from simulator.cost.remote_draft import RemoteDraft
+from simulator.draft_tree import Tree
 from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
 from simulator.interchange.request_traces import request_source
+from simulator.number_format import WeightFormat
 from simulator.serving_engine import ServingEngine, find_engine
 from simulator.spec import Document, Problem, Spec, SpecError, check_sections, load_yaml
 from simulator.speculation import (
@@ -29,18 +31,18 @@ from simulator.speculation import (
     SELF_METHODS,
     Speculation,
     built_head,
+    default_drafter_weights,
     drafter_problem,
+    drafts_at_once,
+    other_target_warning,
     self_draft,
     tokenizer_problem,
+    weights_warning,
 )
 from simulator.workload import RequestSource, RequestTrace, ServiceLevel, WorkloadSpec, source_problems
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=1)]
-WeightFormat = Literal[
-    "bf16", "fp16", "fp8", "fp32", "int8", "w8a16", "int4", "nvfp4", "mxfp4", "mlx4", "mlx8",
-    "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "q3_k_m", "iq4_xs",
-]  # fmt: skip
 CacheFormat = Literal["bf16", "fp16", "fp8", "fp32", "int8", "q8_0"]
 UNLIMITED_MODEL_LEN = 131072
 
@@ -64,10 +66,13 @@ class ParallelSpec(Spec):
 
 
 class TargetSpec(Spec):
-    """The model that is served, the type of its weights and of its KV cache."""
+    """The model that is served, the type of its weights and of its KV cache.
+
+    weights: left out, what the model's config.json says; bf16 where there is none.
+    """
 
     model: str
-    weights: WeightFormat = "bf16"
+    weights: WeightFormat | None = None
     kv_cache: CacheFormat = "bf16"
 
 
@@ -130,18 +135,32 @@ class Scenario:
     warnings: tuple[str, ...]
 
     @property
+    def shapes(self) -> tuple[Tree, ...]:
+        """Every chain and tree to compare; empty without speculation."""
+        return self.file.speculation.shapes if self.file.speculation else ()
+
+    @property
     def gammas(self) -> tuple[int, ...]:
-        """Every number of speculative tokens to compare; empty without speculation."""
+        """Every number of speculative tokens to compare, of chains; empty without speculation."""
         return self.file.speculation.gammas if self.file.speculation else ()
 
-    def acceptance(self, gamma: int) -> ResolvedAcceptance | None:
-        """The acceptance law at γ, or None where the scenario leaves acceptance open."""
+    def acceptance(self, gamma: int, tree: Tree | None = None) -> ResolvedAcceptance | None:
+        """The acceptance law at γ or of a tree, or None where the scenario leaves acceptance open."""
         spec = self.file.acceptance
-        return None if spec is None else _resolved(spec, self.document, gamma, self.gammas)
+        return None if spec is None else _resolved(spec, self.document, gamma, self.gammas, tree, alone=len(self.shapes) == 1)
+
+    def deployed(self, shape: Tree) -> Deployment:
+        """The deployment as it drafts a shape."""
+        return replace(self.deployment, tree=None if shape.is_chain else shape)
 
 
-def _resolved(spec: AcceptanceSpec, document: Document, gamma: int, gammas: tuple[int, ...]) -> ResolvedAcceptance:
-    """The law at γ. A lone mean acceptance length holds at the largest γ asked for; the others follow from its law."""
+def _resolved(
+    spec: AcceptanceSpec, document: Document, gamma: int, gammas: tuple[int, ...], tree: Tree | None = None, alone: bool = False
+) -> ResolvedAcceptance:
+    """The law at γ or of a tree. A lone mean acceptance length holds at the largest γ asked for; the others follow from its
+    law."""
+    if tree is not None and not tree.is_chain:
+        return resolve_tree_acceptance(spec, document, tree, alone)
     if spec.mean_acceptance_length is None:
         return resolve_acceptance(spec, document, gamma)
     resolved = resolve_acceptance(spec, document, max(gammas))
@@ -202,6 +221,7 @@ class _Resolver:
         self._draft_window_warning(drafter, limits)
         if deployment.draft_device_binds(limits.gpu_memory_utilization):
             self.warnings.append("the draft's own device holds fewer tokens than the target's: it limits how many requests run")
+        self._other_target_warnings(target, drafter)
         self._mtp_depth_warning(target)
         name = Path(self.document.source).stem
         file = ScenarioFile.model_construct(**self.sections)
@@ -263,7 +283,7 @@ class _Resolver:
             self.warnings.append(
                 f"no drafter named: {speculation.method} drafting by a module built from the target, of the usual shape"
             )
-            return built_head(target, speculation.method, max(speculation.gammas))
+            return built_head(target, speculation.method, max(shape.depth for shape in speculation.shapes))
         found = find_model(speculation.drafter, self.document.where(location), "speculation.drafter", "drafter")
         fault = drafter_problem(speculation.method, found)
         if fault:
@@ -298,14 +318,31 @@ class _Resolver:
                 self.document.problem(("acceptance",), "must be left out without speculation: it would change nothing")
             )
             return
+        if spec.proposal_rate is not None and speculation.method not in MODELLESS_METHODS:
+            must = f"must be left out: {speculation.method} always proposes"
+            self.problems.append(self.document.problem(("acceptance", "proposal_rate"), must, spec.proposal_rate))
         if self._profile_of_another_method(spec, speculation.method):
             return
-        for gamma in speculation.gammas:
-            resolved = self._attempt(lambda gamma=gamma: _resolved(spec, self.document, gamma, speculation.gammas))  # type: ignore[misc]
+        self._collect(self._trees_not_asked_for(spec, speculation))
+        for shape in speculation.shapes:
+            resolved = self._attempt(lambda shape=shape: self._law_of(spec, speculation, shape))  # type: ignore[misc]
             if resolved is None:
                 return
             notes = (*resolved.warnings, *([resolved.law.note] if resolved.law.note else []))
             self.warnings += [note for note in notes if note not in self.warnings]
+
+    def _law_of(self, spec: AcceptanceSpec, speculation: Speculation, shape: Tree) -> ResolvedAcceptance:
+        return _resolved(spec, self.document, shape.steps, speculation.gammas, shape, alone=len(speculation.shapes) == 1)
+
+    def _trees_not_asked_for(self, spec: AcceptanceSpec, speculation: Speculation) -> Iterator[Problem]:
+        """Acceptance of trees that the scenario does not draft: it would change nothing."""
+        for index, entry in enumerate(spec.trees or ()):
+            if entry.shape not in speculation.shapes:
+                must = f"must be a tree of the speculation section ({entry.shape.name} is not)"
+                yield self.document.problem(("acceptance", "trees", index), must)
+        if spec.law_key != "trees" and set(speculation.shapes) <= {entry.shape for entry in spec.trees or ()}:
+            must = "must be left out: every shape has its own acceptance in trees"
+            yield self.document.problem(("acceptance", spec.law_key), must)
 
     def _profile_of_another_method(self, spec: AcceptanceSpec, method: str) -> bool:
         """Whether the acceptance profile was measured for another way of drafting, which says nothing of this one."""
@@ -323,9 +360,9 @@ class _Resolver:
         if target is None or speculation is None or speculation.method != "mtp":
             return
         depth = target.num_nextn_predict_layers
-        if depth and speculation.gammas and max(speculation.gammas) > depth:
+        if depth and max((shape.depth for shape in speculation.shapes), default=0) > depth:
             self.warnings.append(
-                f"{target.name} has {depth} MTP module(s): beyond γ = {depth} the last is used again and accepts less"
+                f"{target.name} has {depth} MTP module(s): beyond depth {depth} the last is used again and accepts less"
             )
 
     def _between_models(self, target: ModelArchitecture | None, drafter: ModelArchitecture | None) -> Iterator[Problem]:
@@ -340,11 +377,12 @@ class _Resolver:
                     else ""
                 )
                 yield self.document.problem(("speculation", "drafter"), fault + hint)
-            for gamma in speculation.gammas:
-                if drafter.block_size is not None and gamma > drafter.block_size:
-                    key = "num_speculative_tokens" if speculation.by_batch is None else "by_batch"
-                    must = f"must be at most {drafter.block_size}, the block of drafter {drafter.name}"
-                    yield self.document.problem(("speculation", key), must, gamma)
+            for shape in speculation.shapes:
+                limit, what = drafts_at_once(drafter)
+                if limit is not None and shape.depth > limit:
+                    chain = "num_speculative_tokens" if speculation.by_batch is None else "by_batch"
+                    must = f"must be at most {limit}, the {what} of drafter {drafter.name}"
+                    yield self.document.problem(("speculation", chain if shape.is_chain else "tree"), must, shape.depth)
         yield from self._head_problems(target, drafter)
 
     def _head_problems(self, target: ModelArchitecture | None, drafter: ModelArchitecture | None) -> Iterator[Problem]:
@@ -396,8 +434,10 @@ class _Resolver:
             must = f"must be at most {positions}, the positions of {target.name}"  # type: ignore[union-attr]
             yield self.document.problem(("limits", "max_model_len"), must, limits.max_model_len)
         budget = limits.max_num_batched_tokens or (engine.max_num_batched_tokens if engine is not None else None)
-        if speculation is not None and budget is not None and speculation.gammas and max(speculation.gammas) + 1 > budget:
-            must = f"must be at least num_speculative_tokens + 1 = {max(speculation.gammas) + 1}"
+        largest = max(speculation.shapes, key=lambda shape: shape.nodes, default=None) if speculation is not None else None
+        if largest is not None and budget is not None and largest.nodes > budget:
+            rows = "num_speculative_tokens + 1" if largest.is_chain else f"the nodes of {largest.name}"
+            must = f"must be at least {rows} = {largest.nodes}"
             yield self.document.problem(("limits", "max_num_batched_tokens"), must, budget)
 
     def _memory_problems(self, deployment: Deployment, limits: Limits) -> Iterator[Problem]:
@@ -435,6 +475,20 @@ class _Resolver:
             "beyond them acceptance is usually much lower than the profile's"
         )
 
+    def _other_target_warnings(self, target: ModelArchitecture, drafter: ModelArchitecture | None) -> None:
+        """A head trained for another model, and acceptance measured on another one."""
+        speculation: Speculation | None = self.sections.get("speculation")
+        if drafter is not None and speculation is not None and speculation.drafter is not None:
+            self.warnings += other_target_warning(target, drafter)
+        spec: AcceptanceSpec | None = self.sections.get("acceptance")
+        path = resources.file_of("acceptance", spec.profile) if spec is not None and spec.profile is not None else None
+        measured_on = read_profile(path).spec.target if path is not None else target.name
+        if not is_same_model(measured_on, target):
+            self.warnings.append(
+                f"acceptance profile {spec.profile} was measured on {measured_on}, not on {target.name}: "  # type: ignore[union-attr]
+                "acceptance differs between models"
+            )
+
     # ----------------------------------------------------------------------------------------------------------- joining
 
     def _deployment(
@@ -453,16 +507,28 @@ class _Resolver:
         kv_tokens = None
         if speculation is not None and speculation.method == "sparse_kv":
             kv_tokens = speculation.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS
-        weights = (speculation.drafter_weights if speculation else None) or (
-            "fp32" if spec.weights == "fp32" else (remote.hardware if remote is not None else hardware).wide_dtype
-        )
-        if speculation is not None and speculation.method in SELF_METHODS:
-            weights = spec.weights
+        weights = self._target_weights(spec)
+        drafter_weights = self._drafter_weights(speculation, weights, hardware if remote is None else remote.hardware)
         return Deployment(
-            hardware, engine, target, spec.weights, spec.kv_cache, parallel.tensor_parallel_size,
-            speculation.method if speculation else "none", drafter, weights, draft_size if drafter is not None else 1,
+            hardware, engine, target, weights, spec.kv_cache, parallel.tensor_parallel_size,
+            speculation.method if speculation else "none", drafter, drafter_weights, draft_size if drafter is not None else 1,
             kv_tokens, parallelism=parallel.beyond_tensor(), remote_draft=remote,
         )  # fmt: skip
+
+    def _target_weights(self, spec: TargetSpec) -> str:
+        stored = stored_weights(spec.model)
+        self.warnings += weights_warning(spec.weights, stored)
+        return spec.weights or stored or "bf16"
+
+    def _drafter_weights(self, speculation: Speculation | None, weights: str, hardware: Hardware) -> str:
+        if speculation is None or speculation.method in MODELLESS_METHODS:
+            return hardware.wide_dtype
+        if speculation.drafter_weights is not None:
+            return speculation.drafter_weights
+        stored = None if speculation.drafter is None else stored_weights(speculation.drafter)
+        chosen, warning = default_drafter_weights(speculation.method, weights, hardware.wide_dtype, stored)
+        self.warnings += [warning] if warning else []
+        return chosen
 
     def _limits(self, engine: ServingEngine, target: ModelArchitecture) -> Limits:
         given: LimitsSpec = self.sections["limits"]

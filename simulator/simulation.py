@@ -20,6 +20,7 @@ from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import share
 from simulator.cost.round import RoundCost, StepCost, StepPricer
 from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
+from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
 from simulator.serving import (
     AcceptancePath,
@@ -42,6 +43,7 @@ from simulator.workload import Request, ServiceLevel, requests_of
 # The fewest requests of the run that measures how many a second the replica can finish when work never runs out.
 SATURATION_REQUESTS = 400
 SATURATION_SPANS = 10
+LONG_OUTPUT = 2000
 OVERLOAD = 1.5
 # Gains this close are taken as equal, and the smaller γ is preferred: it takes less memory and fewer rows.
 TIE = 0.03
@@ -64,7 +66,7 @@ class Saturation:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to serve the workload. gamma 0 = no speculation."""
+    """One way to serve the workload. gamma: the most drafts that a round accepts, 0 = no speculation."""
 
     label: str
     gamma: int
@@ -74,13 +76,18 @@ class Variant:
     summary: Summary
     saturation: Saturation
 
+    @property
+    def shape(self) -> Tree:
+        """What a round drafts: a tree, or a chain of γ."""
+        return self.deployment.tree or Tree.chain(self.gamma)
+
 
 @dataclass(frozen=True)
 class Comparison:
     """A speculative variant against none, on the same requests. Ratios above 1 are gains; each with its 80 % interval.
 
-    batch, context: means of a replica in the plain run, at which `round`, R and its doubt are taken. mean_acceptance_length: as
-    simulated. metric: what the verdict is about.
+    batch, context: means of a replica in the plain run, at which `round`, R and its doubt are taken; of a schedule by batch at
+    the γ that it drafts there, and `remark` says so. mean_acceptance_length: as simulated. metric: what the verdict is about.
     """
 
     variant: Variant
@@ -100,6 +107,12 @@ class Comparison:
     break_even_acceptance_rate: float | None
     textbook_speedup: float
     causes: tuple[str, ...]
+    remark: str = ""
+
+    @property
+    def shape(self) -> Tree:
+        """What the round of `round`, R and α* drafts."""
+        return self.variant.deployment.tree or Tree.chain(self.round.num_speculative_tokens)
 
 
 @dataclass(frozen=True)
@@ -114,63 +127,75 @@ class SimulationResult:
 
     @property
     def best(self) -> Comparison | None:
-        """The γ with the largest gain; among gains within 3 % the one that drafts least.
+        """The shape with the largest gain; among gains within 3 % the one that verifies fewest rows.
 
-        Where acceptance is open, each γ counts by the end of the measured band at which it gains less.
+        Where acceptance is open, each shape counts by the end of the measured band at which it gains less.
         """
-        worst: dict[int, Comparison] = {}
+        worst: dict[Tree, Comparison] = {}
         for comparison in self.comparisons:
-            kept = worst.setdefault(comparison.variant.gamma, comparison)
+            kept = worst.setdefault(comparison.variant.shape, comparison)
             if comparison.gain.value < kept.gain.value:
-                worst[comparison.variant.gamma] = comparison
+                worst[comparison.variant.shape] = comparison
         if not worst:
             return None
         top = max(comparison.gain.value for comparison in worst.values())
-        return min((c for c in worst.values() if c.gain.value >= (1 - TIE) * top), key=lambda c: c.variant.gamma)
+        return min((c for c in worst.values() if c.gain.value >= (1 - TIE) * top), key=lambda c: c.variant.shape.nodes)
 
 
 def simulate(scenario: Scenario, progress: Progress | None = None) -> SimulationResult:
-    """Serves the scenario's requests without speculation and at each γ asked for.
+    """Serves the scenario's requests without speculation and with each chain and tree asked for.
 
-    Where acceptance is left open, each γ runs at the low and the high end of a sourced band for the method.
+    Where acceptance is left open, each of them runs at the low and the high end of a sourced band for the method.
     """
     requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
     warnings = list(scenario.warnings)
-    plain = _variant(_Server(scenario, scenario.deployment.plain(), 0, None), "no speculation", requests, progress)
+    plain = _variant(_Server(scenario, scenario.deployment.plain(), _NOTHING, None), "no speculation", requests, progress)
+    warnings += _too_short(scenario, requests)
     comparisons = []
-    for gamma in scenario.gammas:
-        for label, law in _laws(scenario, gamma, warnings):
-            server = _Server(scenario, scenario.deployment, gamma, law)
+    for shape in scenario.shapes:
+        for label, law in _laws(scenario, shape, warnings):
+            server = _Server(scenario, scenario.deployed(shape), shape, law)
             comparisons.append(_compare(server, plain, _variant(server, label, requests, progress), requests))
     return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(warnings))
+
+
+# Turns of each user below which a closed loop is mostly its start and its drain.
+FEWEST_TURNS = 5
+
+
+def _too_short(scenario: Scenario, requests: tuple[Request, ...]) -> list[str]:
+    users = scenario.file.workload.arrivals.users
+    if users is None or len(requests) >= FEWEST_TURNS * users:
+        return []
+    return [
+        f"{len(requests)} requests are fewer than {FEWEST_TURNS} for each of {users} users: all start together and few are left "
+        "at the end, so that output (tokens/s) and the mean batch are those of a short run; the output rate per user, from mean "
+        "turns, is less distorted"
+    ]
 
 
 def plain_load(scenario: Scenario) -> Load:
     """How busy the server is without speculation: mean batch and context of the scenario's own requests."""
     requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
-    summary = summarise(_Server(scenario, scenario.deployment.plain(), 0, None).run(requests))
+    summary = summarise(_Server(scenario, scenario.deployment.plain(), _NOTHING, None).run(requests))
     if not summary.finished:
         raise SpecError([_nothing_served(scenario, summary)])
     return summary.load
 
 
-def _laws(scenario: Scenario, gamma: int, warnings: list[str]) -> list[tuple[str, AcceptanceLaw]]:
-    """(label, acceptance law) of each run at this γ."""
+def _laws(scenario: Scenario, shape: Tree, warnings: list[str]) -> list[tuple[str, AcceptanceLaw]]:
+    """(label, acceptance law) of each run of this shape."""
     speculation = scenario.file.speculation
     assert speculation is not None
-    name = f"γ = {gamma}" if speculation.by_batch is None else f"γ by batch, up to {gamma}"
-    resolved = scenario.acceptance(gamma)
+    name = shape.name if speculation.by_batch is None else f"γ by batch, up to {shape.steps}"
+    resolved = scenario.acceptance(shape.steps, shape)
     if resolved is not None:
         return [(name, resolved.law)]
-    band = band_for(speculation.method, gamma)
+    band = band_for(speculation.method, shape.steps, None if shape.is_chain else shape)
     if band is None:
-        raise SpecError(
-            [
-                scenario.document.problem(
-                    ("acceptance",), f"must be given: no measured acceptance of method {speculation.method} is shipped"
-                )
-            ]
-        )
+        what = f"method {speculation.method}" if shape.is_chain else f"{shape.name} with method {speculation.method}"
+        must = f"must be given: no measured acceptance of {what} is shipped"
+        raise SpecError([scenario.document.problem(("acceptance",), must)])
     warnings.append(
         f"acceptance is left open: {name} runs at the lowest and highest τ measured for {speculation.method}, "
         f"{band.low:.2f} ({band.low_source}) and {band.high:.2f} ({band.high_source})"
@@ -227,13 +252,17 @@ class _ScaledRounds:
         return StepCost(sum(seconds for _, seconds in terms), terms)
 
 
+# The shape of a run without speculation.
+_NOTHING = Tree.chain(0)
+
+
 @dataclass(frozen=True)
 class _Server:
-    """Serves the scenario's requests under one deployment, γ and acceptance law (None = no speculation)."""
+    """Serves the scenario's requests under one deployment, shape of draft and acceptance law (None = no speculation)."""
 
     scenario: Scenario
     deployment: Deployment
-    gamma: int
+    shape: Tree
     law: AcceptanceLaw | None
 
     @cached_property
@@ -242,8 +271,8 @@ class _Server:
 
     @cached_property
     def pricer(self) -> StepPricer:
-        full = float(self.law.conditional_rates(self.gamma).prod()) if self.law is not None else 0.0
-        return self.deployment.replica().pricer(full)
+        full = float(self.law.conditional_rates(self.shape.depth).prod()) if self.law is not None else 0.0
+        return replace(self.deployment.replica().pricer(full), drafts_at=self.drafts)
 
     def path(self, request: Request) -> AcceptancePath:
         if self.law is None:
@@ -255,7 +284,8 @@ class _Server:
         speculation = self.scenario.file.speculation
         if self.law is None or speculation is None:
             return 0
-        return speculation.tokens_at(self.gamma, share(running, self.deployment.replica().parallelism.data_parallel_size))
+        own = share(running, self.deployment.replica().parallelism.data_parallel_size)
+        return speculation.tokens_at(self.shape.nodes - 1, own)
 
     def run(
         self, requests: tuple[Request, ...], begun: Callable[[], None] | None = None, round_scale: float = 1.0
@@ -277,28 +307,43 @@ class _Server:
         users = arrivals.users if arrivals.process == "closed_loop" else None
         return serve_in_turn(requests, self.deployment.independent_replicas, users, one)
 
-    def saturated(self, requests: tuple[Request, ...]) -> Saturation:
+    def saturated(self, requests: tuple[Request, ...], begun: Callable[[int, int], None] | None = None) -> Saturation:
         """How fast the deployment finishes requests while more always wait: one replica, times their number.
 
         The workload's requests, over and over, arriving evenly and faster than they can be served, so that no two start in
         step: requests that are all there from the start and equally long would end together too. Measured from the end of the
-        first half to the admission of the last.
+        first half to the admission of the last. `begun` is called with (requests begun, requests in all).
         """
         requests = tuple(r for r in requests if not self.rules.refusal(r.prompt_tokens, r.output_tokens))
-        first = self._overloaded(requests, SATURATION_REQUESTS, math.inf)
-        count = max(2 * SATURATION_REQUESTS, 6 * min(self.rules.max_num_seqs, self._most_at_once(requests)))
-        return self._overloaded(requests, count, OVERLOAD * first.per_s)
+        at_once = min(self.rules.max_num_seqs, self._most_at_once(requests))
+        mean_output = sum(request.output_tokens for request in requests) / len(requests)
+        # Long answers give as many steps from fewer requests; enough are kept to fill the replica several times.
+        few = min(SATURATION_REQUESTS, max(round(SATURATION_REQUESTS * min(LONG_OUTPUT / mean_output, 1.0)), 4 * at_once))
+        count = max(2 * few, 6 * at_once)
+        total, done = few + count, 0
+
+        def path(request: Request) -> AcceptancePath:
+            nonlocal done
+            done += 1
+            if begun is not None:
+                begun(done, total)
+            return self.path(request)
+
+        first = self._overloaded(requests, few, math.inf, path)
+        return self._overloaded(requests, count, OVERLOAD * first.per_s, path)
 
     def _most_at_once(self, requests: tuple[Request, ...]) -> int:
         """About how many requests the KV cache holds."""
         tokens = sum(request.prompt_tokens + request.output_tokens for request in requests) / len(requests)
         return int(self.rules.total_blocks * self.rules.block_tokens / tokens) + 1
 
-    def _overloaded(self, requests: tuple[Request, ...], count: int, rate_per_s: float) -> Saturation:
+    def _overloaded(
+        self, requests: tuple[Request, ...], count: int, rate_per_s: float, path: Callable[[Request], AcceptancePath]
+    ) -> Saturation:
         arriving = tuple(
             replace(r, request_id=i, arrival_s=i / rate_per_s) for i, r in zip(range(count), cycle(requests), strict=False)
         )
-        result = serve(arriving, self.rules, self.pricer, self.path, self.drafts)
+        result = serve(arriving, self.rules, self.pricer, path, self.drafts)
         ends = sorted(record.finish_s for record in result.records if record.finish_s is not None)
         start_s = ends[len(ends) // 2]
         end_s = max(record.first_scheduled_s or 0.0 for record in result.records)
@@ -324,8 +369,13 @@ def _variant(server: _Server, label: str, requests: tuple[Request, ...], progres
     summary = summarise(result, server.scenario.file.service_level)
     if not summary.finished:
         raise SpecError([_nothing_served(server.scenario, summary)])
-    saturation = server.saturated(requests)
-    return Variant(label, server.gamma, server.deployment, server.rules.total_blocks, result, summary, saturation)
+
+    def advance(done: int, total: int) -> None:
+        if progress is not None:
+            progress(f"capacity, {label}", done, total)
+
+    saturation = server.saturated(requests, advance)
+    return Variant(label, server.shape.depth, server.deployment, server.rules.total_blocks, result, summary, saturation)
 
 
 @dataclass(frozen=True)
@@ -360,9 +410,10 @@ class _Runs:
 
 def _compare(server: _Server, plain: Variant, variant: Variant, requests: tuple[Request, ...]) -> Comparison:
     """What speculation changed, with the doubt of requests and of coefficients together."""
-    load, gamma, law = plain.summary.load, variant.gamma, server.law
+    load, law = plain.summary.load, server.law
     assert law is not None
     batch = max(round(load.mean_decode_sequences or 1), 1)
+    gamma, remark = _drafted_at(server, batch)
     context = load.mean_context_tokens or 1.0
     proposal_rate = _proposal_rate(variant)
     pricer = UncertainPricer(variant.deployment.replica(), float(law.conditional_rates(gamma).prod()))
@@ -391,20 +442,37 @@ def _compare(server: _Server, plain: Variant, variant: Variant, requests: tuple[
         variant=variant, metric=metric, gain=judged or e2e, verdict=verdict,
         tpot=runs.gain(lambda record: record.tpot_s), e2e=e2e, goodput=goodput, output_tokens=tokens, capacity=capacity,
         batch=batch, context=context, round=cost, r=Estimate.lognormal(cost.r, log_std), mean_acceptance_length=tau,
-        break_even_acceptance_rate=pricer.base.break_even_rate(gamma, batch, context, proposal_rate),
+        break_even_acceptance_rate=(
+            None if variant.deployment.tree else pricer.base.break_even_rate(gamma, batch, context, proposal_rate)
+        ),
         textbook_speedup=theory.textbook_speedup(tau, gamma, cost.cost_coefficient), causes=_causes(plain, variant, cost),
+        remark=remark,
     )  # fmt: skip
 
 
+def _drafted_at(server: _Server, batch: int) -> tuple[int, str]:
+    """(γ of the round that is priced, remark): of a schedule by batch what it drafts at this batch, else its largest."""
+    speculation = server.scenario.file.speculation
+    if speculation is None or speculation.by_batch is None:
+        return server.shape.depth, ""
+    gamma = speculation.tokens_at(server.shape.steps, batch)
+    if gamma == 0:
+        return server.shape.steps, (
+            f"the schedule drafts nothing at the mean batch of {batch}: R is that of γ = {server.shape.steps}, its largest"
+        )
+    return gamma, f"R is that of γ = {gamma}, which the schedule drafts at the mean batch of {batch}"
+
+
 def _judged(scenario: Scenario, runs: _Runs) -> tuple[str, Estimate | None]:
-    """What the verdict is about, and its gain: goodput under a service level, else tokens per second or time per token."""
+    """What the verdict is about, and its gain: goodput under a service level, else each user's rate of output (the inverse of
+    a mean turn, end to end and thinking, which neither the start of a run nor its drain distorts) or time per token."""
     level, arrivals = scenario.file.service_level, scenario.file.workload.arrivals
     turns = runs.gain(lambda record: _turn_s(record, arrivals.think_time_s or 0.0)) if arrivals.users else None
     if level is not None:
         good = runs.gain(lambda record: _good(record, level), invert=True)
         return "goodput", _product(good, turns) if arrivals.users else good
     if arrivals.users:
-        return "output tokens per second", turns
+        return "output rate per user", turns
     return "mean time per output token", runs.gain(lambda record: record.tpot_s)
 
 

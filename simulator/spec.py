@@ -272,9 +272,22 @@ def _annotated(annotation: Any, metadata: Sequence[Any]) -> Any:
 def problems_of(error: ValidationError, kind: Any, document: Document, prefix: Location) -> list[Problem]:
     """Pydantic's findings in our words, each with its line."""
     found: dict[tuple[Location, str], Problem] = {}
-    for item in error.errors(include_url=False):
-        location = (*prefix, *_real_location(item["loc"], _at(document.data, prefix), item["type"]))
+    located = [
+        ((*prefix, *_real_location(item["loc"], _at(document.data, prefix), item["type"])), item)
+        for item in error.errors(include_url=False)
+    ]
+    for location, item in located:
         must, got, names = _describe(item, kind, item["loc"])
+        if item["type"] == "too_short" and any(
+            len(other) > len(location) and other[: len(location)] == location for other, _ in located
+        ):
+            continue  # entries that are wrong are not counted
+        if _is_of_type(item):
+            # Every form of a union complains. What is wrong inside the one that fits says more than that others do not fit.
+            if any(other[: len(location)] == location and not (other == location and _is_of_type(i)) for other, i in located):
+                continue
+            forms = dict.fromkeys(_describe(i, kind, i["loc"])[0] for other, i in located if other == location)
+            must = " or ".join(form.removeprefix("must be ") if index else form for index, form in enumerate(forms))
         if item["type"] == "missing":
             key = location[-1]
             parent = location[:-1]
@@ -290,6 +303,11 @@ def problems_of(error: ValidationError, kind: Any, document: Document, prefix: L
                 problem = Problem(problem.where, problem.key, problem.must, "", nearest(location[-1], names))
         found.setdefault((location, must), problem)
     return list(found.values())
+
+
+def _is_of_type(item: Any) -> bool:
+    """Whether a finding says only that the value is not of one form."""
+    return str(item["type"]).endswith("_type") or item["type"] in ("int_from_float", "int_parsing", "float_parsing")
 
 
 def _at(data: Any, location: Location) -> Any:

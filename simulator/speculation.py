@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from simulator.architecture import ModelArchitecture, block_drafter, eagle_head, hydra_heads, medusa_heads, mtp_head
+from simulator.architecture import (
+    ModelArchitecture,
+    block_drafter,
+    eagle_head,
+    hydra_heads,
+    is_same_model,
+    medusa_heads,
+    mtp_head,
+)
+from simulator.draft_tree import Tree, TreeShape, read_tree
+from simulator.number_format import FORMATS, WeightFormat
 from simulator.spec import Spec
 
 Method = Literal[
@@ -24,7 +35,11 @@ SELF_METHODS = ("layer_skip", "sparse_kv")
 MODELLESS_METHODS = ("none", "ngram", "suffix")
 # Methods whose drafter needs nothing of the target but its tokens, so that it can run elsewhere.
 REMOTE_METHODS = ("draft_model",)
+# Methods whose drafts can branch: several tokens a depth, verified together as a tree.
+TREE_METHODS = ("eagle", "eagle3", "medusa", "hydra", "mtp", "draft_model")
 DEFAULT_DRAFT_KV_TOKENS = 512
+# Weights of a target whose quantizer leaves the MTP module alone.
+_MTP_KEPT_WIDE = ("nvfp4",)
 Gamma = Annotated[int, Field(ge=1, le=64)]
 BatchRange = Annotated[tuple[int, int, int], Field(description="first batch, last batch, tokens drafted (0 = off)")]
 
@@ -42,55 +57,80 @@ class DraftDevice(Spec):
 class Speculation(Spec):
     """The `speculation:` section.
 
-    num_speculative_tokens: γ, or a list of them to compare. by_batch: γ by running batch instead, as
-    ``[[first, last, γ], …]``; batches not covered run without drafts. drafter_weights: type of the draft's weights.
-    draft_layers: layer_skip: how many of the target's first layers draft. draft_kv_tokens: sparse_kv: tokens of the cache that
-    the target reads while it drafts. draft_device: where a draft model runs if not beside the target. heterogeneous_vocabulary:
-    the engine maps between different tokenizers.
+    num_speculative_tokens: γ, or a list of them to compare. tree: a draft tree, or a list of them, instead of γ or compared
+    with it. by_batch: γ by running batch instead, as ``[[first, last, γ], …]``; batches not covered run without drafts.
+    drafter_weights: type of the draft's weights. draft_layers: layer_skip: how many of the target's first layers draft.
+    draft_kv_tokens: sparse_kv: tokens of the cache that the target reads while it drafts. draft_device: where a draft model runs
+    if not beside the target. heterogeneous_vocabulary: the engine maps between different tokenizers.
     """
 
     method: Method
     drafter: str | None = None
-    drafter_weights: Literal["bf16", "fp16", "fp8", "fp32"] | None = None
+    drafter_weights: WeightFormat | None = None
     draft_layers: Annotated[int, Field(ge=1)] | None = None
     draft_kv_tokens: Annotated[int, Field(ge=16)] | None = None
     num_speculative_tokens: Gamma | Annotated[tuple[Gamma, ...], Field(min_length=1)] | None = None
+    tree: TreeShape | Annotated[tuple[TreeShape, ...], Field(min_length=1)] | None = None
     by_batch: Annotated[tuple[BatchRange, ...], Field(min_length=1)] | None = None
     heterogeneous_vocabulary: bool = False
     draft_device: DraftDevice | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Speculation:
+        for problem in (*self._shape_problems(), *self._drafter_problems()):
+            raise ValueError(problem)
+        return self
+
+    def _shape_problems(self) -> Iterator[str]:
+        """What is wrong with the numbers of tokens drafted."""
+        shaped = self.num_speculative_tokens is not None, self.by_batch is not None
         if self.method == "none":
-            extra = [
-                name
-                for name in ("drafter", "drafter_weights", "num_speculative_tokens", "by_batch")
-                if getattr(self, name) is not None
-            ]
-            if extra:
-                raise ValueError(f"method none takes no {extra[0]}")
-            return self
-        if (self.num_speculative_tokens is None) == (self.by_batch is None):
-            raise ValueError("must hold exactly one of num_speculative_tokens and by_batch")
-        if self.method == "draft_model" and self.drafter is None:
-            raise ValueError("method draft_model must name its drafter")
-        if self.method in (*MODELLESS_METHODS, *SELF_METHODS) and (self.drafter or self.drafter_weights):
-            raise ValueError(f"method {self.method} has no drafter model: leave out drafter and drafter_weights")
-        if (self.method == "layer_skip") != (self.draft_layers is not None):
-            raise ValueError("draft_layers must be given with method layer_skip, and with no other")
-        if self.method != "sparse_kv" and self.draft_kv_tokens is not None:
-            raise ValueError("draft_kv_tokens goes with method sparse_kv only")
-        if self.heterogeneous_vocabulary and self.method != "draft_model":
-            raise ValueError("heterogeneous_vocabulary applies to method draft_model only")
-        if self.by_batch is not None and not any(gamma for _, _, gamma in self.by_batch):
-            raise ValueError("by_batch must draft somewhere: every entry has 0 tokens (method none is no speculation)")
-        for first, last, gamma in self.by_batch or ():
+            given = [name for name in self.model_fields_set if getattr(self, name) is not None and name != "method"]
+            yield from (f"method none takes no {name}" for name in given if name != "heterogeneous_vocabulary")
+            return
+        if self.by_batch is not None and self.tree is not None:
+            yield "must hold no tree beside by_batch: a schedule by batch is of chains"
+        if all(shaped) or (not any(shaped) and self.tree is None):
+            yield "must hold exactly one of num_speculative_tokens and by_batch, or a tree"
+            return
+        if self.tree is not None and self.method not in TREE_METHODS:
+            yield f"method {self.method} drafts no trees: those of {', '.join(TREE_METHODS)} are priced"
+        repeated = [shape.name for index, shape in enumerate(self.shapes) if shape in self.shapes[:index]]
+        yield from (f"must compare each shape once: {name} stands twice" for name in repeated)
+        yield from self._schedule_problems()
+
+    def _schedule_problems(self) -> Iterator[str]:
+        schedule = self.by_batch or ()
+        for first, last, gamma in schedule:
             if not (1 <= first <= last and 0 <= gamma <= 64):
-                raise ValueError(
+                yield (
                     "by_batch entries must be [first, last, tokens] with 1 <= first <= last and 0 <= tokens <= 64 "
                     f"(got {[first, last, gamma]})"
                 )
-        return self
+        if schedule and not any(gamma for _, _, gamma in schedule):
+            yield "by_batch must draft somewhere: every entry has 0 tokens (method none is no speculation)"
+        for (_, before, _), (first, last, gamma) in pairwise(sorted(schedule)):
+            if first <= before:
+                yield f"by_batch entries must not overlap: {[first, last, gamma]} begins before batch {before} ends"
+
+    def _drafter_problems(self) -> Iterator[str]:
+        """What is wrong with the drafter, and keys of other methods."""
+        if self.method == "draft_model" and self.drafter is None:
+            yield "method draft_model must name its drafter"
+        if self.method in (*MODELLESS_METHODS, *SELF_METHODS) and (self.drafter or self.drafter_weights):
+            yield f"method {self.method} has no drafter model: leave out drafter and drafter_weights"
+        if (self.method == "layer_skip") != (self.draft_layers is not None):
+            yield "draft_layers must be given with method layer_skip, and with no other"
+        if self.method != "sparse_kv" and self.draft_kv_tokens is not None:
+            yield "draft_kv_tokens goes with method sparse_kv only"
+        if self.heterogeneous_vocabulary and self.method != "draft_model":
+            yield "heterogeneous_vocabulary applies to method draft_model only"
+
+    @property
+    def shapes(self) -> tuple[Tree, ...]:
+        """Every shape of draft to compare, chains first; for `by_batch` the chain of the largest γ."""
+        given = () if self.tree is None else self.tree if isinstance(self.tree, tuple) else (self.tree,)
+        return (*map(Tree.chain, self._chains()), *map(read_tree, given))
 
     @model_validator(mode="after")
     def _drafts_apart(self) -> Speculation:
@@ -101,57 +141,20 @@ class Speculation(Spec):
 
     @property
     def gammas(self) -> tuple[int, ...]:
-        """Every γ to compare; for `by_batch` the largest one."""
+        """Every γ to compare, chains only; for `by_batch` the largest one."""
+        return tuple(shape.steps for shape in self.shapes if shape.is_chain)
+
+    def _chains(self) -> tuple[int, ...]:
         if self.by_batch is not None:
             return (max(gamma for _, _, gamma in self.by_batch),)
         given = self.num_speculative_tokens
         return () if given is None else (given,) if isinstance(given, int) else given
 
-    def tokens_at(self, gamma: int, running: int) -> int:
-        """Tokens drafted per sequence when `running` sequences decode; `gamma` where no table is given."""
+    def tokens_at(self, tokens: int, running: int) -> int:
+        """Tokens drafted per sequence when `running` sequences decode; `tokens` where no table is given."""
         if self.by_batch is None:
-            return gamma
+            return tokens
         return next((tokens for first, last, tokens in self.by_batch if first <= running <= last), 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """A draft tree. nodes: rows verified per sequence, root included. steps: draft passes. width: rows of each later pass, 1 in
-    a chain."""
-
-    nodes: int
-    steps: int
-    width: int
-
-    @property
-    def is_chain(self) -> bool:
-        return self.width == 1
-
-
-def read_tree(text: str) -> Tree:
-    """A tree as people write it: ``steps=5,topk=4,draft_tokens=8`` (SGLang: root counted), ``nodes=60,depth=5`` or ``nodes=64``.
-
-    Where depth or width is not said, EAGLE-2's five steps of ten are taken. ``topk=1`` is a chain, of one node more than steps.
-    Raises ValueError for what is no tree.
-
-    >>> read_tree("steps=5,topk=4,draft_tokens=8"), read_tree("steps=3,topk=1")
-    (Tree(nodes=8, steps=5, width=4), Tree(nodes=4, steps=3, width=1))
-    """
-    given = {}
-    for part in text.replace(" ", "").split(","):
-        name, _, value = part.partition("=")
-        given[name] = int(value)
-    nodes = given.get("nodes", given.get("draft_tokens"))
-    steps = given.get("steps", given.get("depth"))
-    chain = given.get("topk") == 1
-    if chain:
-        steps = steps or (nodes or 0) - 1
-        nodes = nodes or steps + 1
-    if given.keys() - {"steps", "topk", "draft_tokens", "nodes", "depth"} or not nodes or nodes < 2 or min(given.values()) < 1:
-        raise ValueError(text)
-    if chain and nodes != (steps or 0) + 1:
-        raise ValueError(text)
-    return Tree(nodes, steps or 5, 1 if chain else min(given.get("topk", 10), nodes))
 
 
 def built_head(target: ModelArchitecture, method: str, gamma: int) -> ModelArchitecture:
@@ -177,6 +180,45 @@ def self_draft(target: ModelArchitecture, method: str, draft_layers: int | None)
     return target.model_copy(update=kept)
 
 
+def drafts_at_once(drafter: ModelArchitecture) -> tuple[int | None, str]:
+    """(the most drafts that one pass of it gives, what limits them); None where it drafts one after the other."""
+    if drafter.block_size is not None:
+        return drafter.block_size, "block"
+    return drafter.num_heads or drafter.n_predict, "heads"
+
+
+def default_drafter_weights(method: str, target_weights: str, wide_dtype: str, stored: str | None = None) -> tuple[str, str]:
+    """(type of the drafter's weights where nobody says, what to tell the reader of it or ""). `stored`: by its own config.json.
+
+    A target that drafts for itself drafts with its own weights. An MTP module comes in its target's checkpoint and is stored
+    as it is, save in NVFP4 checkpoints, whose quantizer leaves it in 16 bit. Other drafters are files of their own, published
+    in 16 bit.
+
+    >>> default_drafter_weights("mtp", "q4_k_m", "bf16")[0], default_drafter_weights("eagle3", "q4_k_m", "bf16")[0]
+    ('q4_k_m', 'bf16')
+    """
+    if stored is not None and method not in SELF_METHODS:
+        return stored, ""
+    if method in SELF_METHODS or target_weights == "fp32":
+        return target_weights, ""
+    quantized = FORMATS[target_weights].quantized
+    if method == "mtp" and target_weights not in _MTP_KEPT_WIDE:
+        chosen, why = target_weights, "as its target's checkpoint"
+    else:
+        chosen, why = (
+            wide_dtype,
+            "which its quantizer leaves alone" if method == "mtp" else "as stand-alone drafters are published",
+        )
+    return chosen, f"the drafter's weights are taken as {chosen}, {why}; drafter_weights says otherwise" if quantized else ""
+
+
+def weights_warning(stated: str | None, stored: str | None) -> list[str]:
+    """That a checkpoint's config.json names another type than the user does. 16-bit types are one."""
+    if stated is None or stored is None or stated == stored or {stated, stored} <= {"bf16", "fp16"}:
+        return []
+    return [f"the model's config.json says its weights are stored as {stored}; {stated} is priced, as asked"]
+
+
 def drafter_problem(method: str, drafter: ModelArchitecture) -> str | None:
     """Why a model cannot draft by a method, or None."""
     if method not in HEAD_FAMILIES:
@@ -186,6 +228,14 @@ def drafter_problem(method: str, drafter: ModelArchitecture) -> str | None:
     if drafter.family not in HEAD_FAMILIES[method]:
         return f"must be a head for method {method}, not for {drafter.family}"
     return None
+
+
+def other_target_warning(target: ModelArchitecture, drafter: ModelArchitecture) -> list[str]:
+    """That a head was trained for another model than the target, whose tokens it will guess worse."""
+    base = drafter.base_model
+    if drafter.kind != "draft_head" or base is None or is_same_model(base, target):
+        return []
+    return [f"drafter {drafter.name} was trained for {base}, not for {target.name}: it is accepted less than measured there"]
 
 
 def tokenizer_problem(target: ModelArchitecture, drafter: ModelArchitecture) -> str | None:

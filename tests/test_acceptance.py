@@ -162,11 +162,24 @@ def test_expected_rates_of_a_trace_are_those_of_all_ways_to_replay_it() -> None:
     agreement = [[Fraction(1, 3), Fraction(1), Fraction(1, 2), Fraction(0), Fraction(3, 4)], [Fraction(2, 3), Fraction(1, 4)]]
     trace = TraceAcceptance(np.array([float(a) for prompt in agreement for a in prompt]), np.array([5, 2]))
     for gamma in (1, 2, 3):
-        ways = [list(rounds_of(prompt, 0, gamma)) for prompt in agreement]
+        ways = [list(rounds_of(prompt, 1, gamma)) for prompt in agreement]  # the prefill emits the first token
         rounds = sum(weight * len(accepted) for way in ways for accepted, weight in way)
         accepted = sum(weight * sum(counts) for way in ways for counts, weight in way)
-        assert rounds + accepted == 7  # emitted = accepted + one per round
-        assert trace.mean_acceptance_length(gamma) == pytest.approx(float(7 / rounds))
+        assert rounds + accepted == 5  # emitted = accepted + one per round
+        assert trace.mean_acceptance_length(gamma) == pytest.approx(float(5 / rounds))
+
+
+def test_a_traces_own_length_is_that_of_serving_it() -> None:
+    """A prompt whose text is easy at its first token only: serving never starts a round there, so neither does the law."""
+    trace = TraceAcceptance(np.array([1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0]), np.array([8]))
+    for gamma in (1, 2, 3):
+        path, position, rounds = trace.path(0, 8, seed=1), 1, 0
+        while position < 8:
+            position += min(path.accepted(position, min(gamma, 7 - position)), 7 - position) + 1
+            rounds += 1
+        assert trace.mean_acceptance_length(gamma) == pytest.approx(7 / rounds)
+    one_token = TraceAcceptance(np.array([1.0]), np.array([1]))
+    assert one_token.mean_acceptance_length(3) == 1.0
 
 
 def test_greedy_trace_is_replayed_round_by_round_by_its_leading_agreements() -> None:
@@ -588,7 +601,7 @@ def test_result_carries_source_and_warnings() -> None:
 
 
 def test_trace_and_profile_paths_start_at_the_document(tmp_path: Path) -> None:
-    trace = TraceAcceptance(np.array([1.0, 0.0, 0.0, 0.0]), np.array([2, 2]), category=np.array(["code", "prose"]))
+    trace = TraceAcceptance(np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0]), np.array([3, 3]), category=np.array(["code", "prose"]))
     write_trace_file(tmp_path / "pair.npz", TraceFile(trace))
     example = (resources.folder("acceptance") / "deepseek_r1_mtp.yaml").read_text(encoding="utf-8")
     own = re.sub(r"mean_acceptance_lengths: .*", "trace: pair.npz", example)
@@ -688,3 +701,12 @@ def test_the_replayed_path_has_the_exact_joint_law_of_rounds() -> None:
             expected = first_accepted(1, one) * first_accepted(1 + one + 1, two)
             error = math.sqrt(expected * (1 - expected) / count)
             assert abs(seen.get((one, two), 0) / count - expected) < 4.5 * error
+
+
+def test_the_first_token_of_a_text_is_easy_as_often_as_any_other() -> None:
+    """Two states in balance: P(easy) = hard_to_easy / (hard_to_easy + easy_to_hard) from the start, not after a while."""
+    law = MarkovAcceptance(1.0, 0.0, 0.02, 0.06)  # easy is accepted, hard is not: the first flag shows the state
+    paths = [law.path(request, 40, seed=3) for request in range(4000)]
+    for position in (0, 1, 39):
+        share = np.mean([path.accepted(position, 1) for path in paths])
+        assert share == pytest.approx(0.75, abs=4 * (0.75 * 0.25 / 4000) ** 0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 from simulator.__main__ import main
 from tests.test_scenario import BASE, run_quietly
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +130,54 @@ def test_importing_the_package_imports_no_library():
     script = "import sys, simulator\nprint(*sorted({m.split('.')[0] for m in sys.modules} & {'numpy', 'scipy', 'pydantic', 'simpy', 'yaml'}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+# ------------------------------------------------------------------------------------------------------------- interrupts
+
+
+def in_a_process(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_ctrl_c_while_the_libraries_load_leaves_no_traceback():
+    done = in_a_process(
+        "import os, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "sys.argv = ['specsim', 'list']\n"
+        "import simulator.__main__\n"
+    )
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_run_that_is_ended_leaves_nothing_half_written(small, tmp_path, number, code):
+    done = in_a_process(
+        "import os, signal, sys\n"
+        "from simulator.__main__ import main\n"
+        "from simulator.reports import files\n"
+        f"files._write_records = lambda path, result: os.kill(os.getpid(), signal.{number})\n"
+        f"sys.exit(main(['run', {str(small)!r}, '--out', {str(tmp_path / 'out')!r}]))\n"
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["run", "quickstart", "--out", ""], ["predict", "--table", "x.csv", "--out", " "]])
+def test_an_empty_name_is_not_the_working_folder(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, shown = run_quietly(arguments)
+    assert code == 2
+    assert "must be a name" in shown
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_aliases_are_listed(capsys):
+    assert main(["list", "--json"]) == 0
+    known = json.loads(capsys.readouterr().out)
+    assert any("H100" in entry["aliases"] for entry in known["hardware"])
+    assert any(entry["aliases"] for entry in known["model"])

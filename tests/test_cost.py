@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from simulator.architecture import find_model
 from simulator.cost.deployment import Deployment
 from simulator.cost.drafting import METHODS as DRAFTING
+from simulator.cost.drafting import drafting_terms
 from simulator.cost.forward import ForwardCost, ForwardPass, uniform_pass
 from simulator.cost.roofline import experts_touched, gemm, serial_walk_attention, smooth_maximum, split_kv_attention, walk_s
 from simulator.cost.uncertainty import UncertainPricer
+from simulator.draft_tree import read_tree
 from simulator.hardware import HardwareOverride, find_hardware, override
 from simulator.serving_engine import captured_rows, find_engine
 from simulator.spec import Document
-from simulator.speculation import METHODS, built_head, read_tree, self_draft
+from simulator.speculation import METHODS, built_head, self_draft
 
 LLAMA_8B = find_model("meta-llama/Llama-3.1-8B-Instruct")
 LLAMA_70B = find_model("meta-llama/Llama-3.1-70B-Instruct")
@@ -73,8 +75,8 @@ def test_gemm_reaches_the_weight_stream_at_one_row_and_the_arithmetic_at_many():
 def test_serial_walk_is_one_walk_while_blocks_fit_the_device_and_waves_after():
     units, walk = H100.profile.compute_units, walk_s(4096, 128, H100)
     overhead = H100.coefficients.walk_overhead_s.value
-    fits = serial_walk_attention(walk, walk * units, units, True, H100)
-    one_more = serial_walk_attention(walk, walk * (units + 1), units + 1, True, H100)
+    fits = serial_walk_attention(walk, walk * units, units, H100)
+    one_more = serial_walk_attention(walk, walk * (units + 1), units + 1, H100)
     assert fits.seconds == pytest.approx(overhead + walk)
     assert one_more.seconds == pytest.approx(overhead + 2 * walk)
 
@@ -82,8 +84,8 @@ def test_serial_walk_is_one_walk_while_blocks_fit_the_device_and_waves_after():
 def test_unequal_serial_walks_take_the_longest_or_the_spread_work():
     units = H100.profile.compute_units
     overhead = H100.coefficients.walk_overhead_s.value
-    assert serial_walk_attention(5e-6, 6e-6, 4, False, H100).seconds == pytest.approx(overhead + 5e-6)
-    assert serial_walk_attention(5e-6, 1e-5 * units, 4 * units, False, H100).seconds == pytest.approx(overhead + 1e-5 + 2.5e-6)
+    assert serial_walk_attention(5e-6, 6e-6, 4, H100).seconds == pytest.approx(overhead + 5e-6)
+    assert serial_walk_attention(5e-6, 1e-5 * units, 4 * units, H100).seconds == pytest.approx(overhead + 1e-5 + 2.5e-6)
 
 
 def test_split_kv_attention_is_the_kv_stream_for_long_caches():
@@ -636,3 +638,99 @@ def test_break_even_with_missing_proposals_counts_the_rounds_without_one():
     rate = pricer.break_even_rate(5, 64, 512, proposal_rate=0.4)
     r = pricer.round(5, 64, 512, 0.4).r
     assert 1 + 0.4 * (mean_acceptance_length(rate, 5) - 1) == pytest.approx(r, rel=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(
+    contexts=st.lists(st.integers(1, 40000), min_size=1, max_size=24), which=st.integers(0, 23), more=st.integers(1, 20000),
+    drafted=st.integers(0, 5), prompt=st.sampled_from([(), ((64, 0),), ((512, 4096),)]), equal=st.booleans(),
+)  # fmt: skip
+def test_a_longer_context_never_makes_a_step_cheaper(engine, contexts, which, more, drafted, prompt, equal):
+    """Also from equal lengths to nearly equal ones, where a kernel that walks the cache pays for whole waves of blocks."""
+    pricer = eagle3(hardware=find_hardware("rtx_4090"), engine=find_engine(engine)).pricer()
+    if equal:
+        contexts = [contexts[0]] * len(contexts)
+    longer = list(contexts)
+    longer[which % len(contexts)] += more if not equal else 1
+    before, after = (pricer.price([(context, drafted) for context in each], prompt, 0).seconds for each in (contexts, longer))
+    assert after >= before * (1 - 1e-9)
+
+
+def test_serial_walks_of_equal_and_nearly_equal_lengths_cost_the_same():
+    units = H100.profile.compute_units
+    for blocks in (units + 1, 2 * units, 2 * units + units // 2):
+        equal = serial_walk_attention(1e-5, blocks * 1e-5, blocks, H100).seconds
+        nearly = serial_walk_attention(1e-5 * (1 + 1e-9), blocks * 1e-5, blocks, H100).seconds
+        assert nearly == pytest.approx(equal, rel=1e-6)
+
+
+def test_no_text_is_searched_while_the_policy_is_off():
+    ngram = eagle3(method="ngram", drafter=None).pricer()
+    scheduled = replace(ngram, drafts_at=lambda running: 3 if running <= 4 else 0)
+    off = [(700, 0)] * 8
+    assert "draft_lookup" in dict(ngram.price(off, (), 0).terms)
+    assert "draft_lookup" not in dict(scheduled.price(off, (), 0).terms)
+    # Where it is on, everyone is searched, whether or not anything is found.
+    found = dict(scheduled.price(off[:4], (), 0).terms)["draft_lookup"]
+    assert found == pytest.approx(4 * VLLM.ngram_lookup_s.value)
+
+
+# ---------------------------------------------------------------------------------------- rows and passes of each draft cache
+
+
+def rows_priced(monkeypatch: pytest.MonkeyPatch, rule: str, gamma: int, full: float = 0.5, tree: str | None = None) -> list[int]:
+    """Rows of every pass that drafting for 10 sequences prices, in order."""
+    engine = VLLM.model_copy(update={"draft_cache": rule})
+    deployment = eagle3(engine=engine, tree=None if tree is None else read_tree(tree))
+    drafter = deployment.pricer(full).drafter
+    assert drafter is not None
+    assert drafter.passes is not None
+    asked: list[int] = []
+    price = drafter.passes.price
+    monkeypatch.setattr(drafter.passes, "price", lambda each: (asked.append(each.rows), price(each))[1])
+    drafting_terms(drafter, gamma, 10, 5120.0)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("rule", "full", "first"), [("padded", 0.5, 60), ("catch_up", 0.0, 10), ("catch_up", 0.5, 15), ("catch_up", 1.0, 20), ("extra_pass", 0.5, 10)]
+)  # fmt: skip
+def test_the_first_draft_pass_takes_in_the_rows_of_the_engines_rule(monkeypatch, rule, full, first):
+    """γ = 5, ten sequences: γ+1 rows each padded, one more after full acceptance, or one row and a pass more."""
+    assert rows_priced(monkeypatch, rule, 5, full) == [first, 10]
+
+
+def test_a_tree_pads_its_first_pass_by_its_steps_not_by_its_nodes(monkeypatch):
+    tree = "steps=3,topk=4,draft_tokens=16"
+    for gamma in (3, 15):  # as a round is asked, and as a step of 15 drafts is
+        assert rows_priced(monkeypatch, "padded", gamma, tree=tree) == [40, 40]
+
+
+def test_an_extra_pass_is_one_pass_more():
+    def launches(rule: str) -> float:
+        pricer = eagle3(engine=VLLM.model_copy(update={"draft_cache": rule})).pricer()
+        return next(term.seconds for term in pricer.round(4, 1, 512).draft if term.name == "draft_launches")
+
+    assert launches("extra_pass") == pytest.approx(5 / 4 * launches("catch_up"))
+
+
+def test_idle_rounds_and_prompts_fuse_the_targets_states_too():
+    without = EAGLE3.model_copy(update={"fc_input_size": None})
+    fused, bare = (eagle3(drafter=head).pricer() for head in (EAGLE3, without))
+    price = ForwardCost(EAGLE3, H100, VLLM, 1, "bf16", "bf16").fusion_s
+    idle = [dict(pricer.price([(700, 0)] * 6, (), 0).terms)["draft_cache_upkeep"] for pricer in (fused, bare)]
+    assert idle[0] - idle[1] == pytest.approx(price(6), rel=1e-6)
+    prompt = [dict(pricer.price((), [(512, 0), (100, 50)], 0).terms)["prefill_draft"] for pricer in (fused, bare)]
+    assert prompt[0] - prompt[1] == pytest.approx(price(612), rel=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "waves"), [(2, 1), (64, 1), (65, 2), (128, 2), (129, 3)])
+def test_a_serial_walk_takes_a_block_for_every_64_rows_of_a_sequence(rows, waves):
+    """Four sequences of 32 heads fill the 128 units of an RTX 4090: each further block of rows is a further walk."""
+    hardware = find_hardware("rtx_4090")
+    assert hardware.profile.compute_units == 128
+    cost = passes(hardware=hardware)
+    seconds = next(t.seconds for t in cost.price(uniform_pass(4, rows, 8192, None)).terms if t.name == "attention")
+    walk = walk_s(8192, 128, hardware)
+    assert seconds == pytest.approx(32 * (hardware.coefficients.walk_overhead_s.value + waves * walk))

@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.__main__ import main
+from simulator.draft_tree import Tree
 from simulator.interchange.detection import read_files
 from simulator.interchange.engine_flags import parse_command, read_trtllm
 from simulator.interchange.engine_settings import ENGINES, FIELDS, NotExpressibleError, Setting, forced_acceptance, snippets
 from simulator.scenario import load_scenario
 from simulator.spec import SpecError
-from simulator.speculation import METHODS, Tree
+from simulator.speculation import METHODS
 
 NAMED = ("draft_model", "eagle", "eagle3", "medusa", "block")
 COMMAND = {"vllm": "vllm serve meta/target ", "sglang": "python -m sglang.launch_server --model-path meta/target "}

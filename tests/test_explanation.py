@@ -73,7 +73,7 @@ def test_without_acceptance_it_names_the_break_even_and_no_verdict(capsys):
 def test_every_table_fits_a_terminal_and_trees_are_explained(capsys):
     assert main(["explain", "quickstart", "--gamma", "5"]) == 0
     assert all(len(line) <= 100 for line in capsys.readouterr().out.splitlines())
-    tree = flags(tree_shape="steps=5,topk=4,draft_tokens=16", mean_acceptance_length=3.0)
+    tree = flags(tree_shape="steps=5,topk=4,draft_tokens=16", mean_acceptance_length=3.0, num_speculative_tokens=5)
     at = tree.index("--acceptance-rate")
     assert main(["explain", *tree[:at], *tree[at + 2 :], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["break_even_acceptance_rate"] is None

@@ -428,7 +428,7 @@ def test_several_query_rows_walk_the_cache_serially(name: str, profile_id: str) 
     for row in table(f"llmservingsim_{name}_Llama-3.1-8B_attention.csv"):
         if 0 < row["prefill_chunk"] <= 64 and row["kv_prefill"] >= 512 and row["n_decode"] == 0:
             walked = walk_s(row["kv_prefill"] + row["prefill_chunk"], 128, hardware)
-            pairs.append((serial_walk_attention(walked, 32 * walked, 32, True, hardware).seconds, row["time_us"] * 1e-6))
+            pairs.append((serial_walk_attention(walked, 32 * walked, 32, hardware).seconds, row["time_us"] * 1e-6))
     assert median_error(pairs) < 0.10
 
 
@@ -540,3 +540,14 @@ def test_doubt_of_row_factors_widens_the_interval() -> None:
         deployment = Deployment(hardware, find_engine("vllm"), find_model("Qwen/Qwen3-8B"), method="ngram")
         spread.append(UncertainPricer(deployment).log_std(4, 1, 512))
     assert spread[1] > 1.3 * spread[0]
+
+
+def test_an_all_reduce_over_a_size_of_the_table_takes_that_entry_and_one_between_the_next() -> None:
+    hardware = find_hardware("h100_sxm")
+    table = hardware.profile.all_reduce["custom"].by_devices
+    sizes = sorted(table)
+    assert len({table[size].alpha_s for size in sizes}) > 1, "entries must differ for this law to say anything"
+    for size in sizes:
+        assert hardware.all_reduce("custom", size) == table[size]
+    assert hardware.all_reduce("custom", sizes[0] + 1) == table[sizes[1]]
+    assert hardware.all_reduce("custom", 10 * sizes[-1]) == table[sizes[-1]]

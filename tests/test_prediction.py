@@ -324,3 +324,55 @@ def test_numbers_beyond_reason_spoil_one_row_and_not_the_table(tmp_path):
         + row.format(name="x", batch=1, context=5).replace("llama-3.1-8b", "y" * 3000 + ".yaml")
     )
     assert [found.status for found in predict_table(path)] == ["ok", "unsupported"]
+
+
+# ------------------------------------------------------------------------------------------- what does not belong together
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"tensor_parallel_size": 3}, "--tensor-parallel-size: must divide the 32 attention heads"),
+        ({"draft_tensor_parallel_size": 5}, "--draft-tensor-parallel-size: must divide"),
+        ({"context_len": 200_000}, "--context-len: must fit 131,072 tokens"),
+        ({"context_len": None, "prompt_len": 131_000, "output_len": 200}, "--prompt-len: must fit 131,072 tokens"),
+        ({"method": "ngram", "draft_model": "meta-llama/Llama-3.2-1B"}, "--draft: must be left out: method ngram"),
+        ({"method": "ngram", "draft_model": None, "draft_params": "1B"}, "--draft-params: must be left out"),
+        ({"method": "ngram", "draft_model": None, "drafter_weights": "fp8"}, "--drafter-weights: must be left out"),
+        ({"method": "draft_model", "draft_model": "who/knows", "draft_params": "1.24Bananas"}, "--draft-params: must be a count"),
+        ({"plain_step_s": 5.0}, "--plain-step-s: must be seconds of one step"),
+        ({"plain_tokens_per_s": 1e-6}, "--plain-tokens-per-s: must be tokens of the whole batch per second"),
+        ({"tree_shape": "steps=5,topk=1"}, "agree with its 5 steps"),
+    ],
+)
+def test_contradictions_are_refused_by_name(changes, expected):
+    with pytest.raises(SpecError) as caught:
+        answer(**changes)
+    assert expected.removeprefix("--").replace("-", "_").partition(":")[0] in str(caught.value).replace("-", "_")
+    assert expected.partition(": ")[2] in str(caught.value)
+
+
+def test_a_surprising_measurement_and_a_head_of_another_target_are_told():
+    modelled = answer().plain_step_s
+    slow = answer(plain_step_s=10 * modelled)
+    assert any("times the modelled plain step" in warning for warning in slow.warnings)
+    assert not any("modelled plain step" in warning for warning in answer(plain_step_s=1.5 * modelled).warnings)
+    other = answer(
+        target_model="meta-llama/Meta-Llama-3-8B-Instruct", draft_model="yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", context_len=500
+    )
+    assert any("was trained for" in warning for warning in other.warnings)
+
+
+def test_an_unknown_parallelism_is_one_that_divides_the_heads():
+    """40 heads do not split over 16 devices, 8 they do: the guess never divides a head."""
+    found = answer(
+        target_model="Qwen/Qwen2.5-32B", draft_model=None, tensor_parallel_size=None, hardware="rtx_4090", precision="bf16"
+    )
+    assert found.status == "ok"
+
+
+def test_a_table_with_other_separators_is_recognised(tmp_path):
+    path = tmp_path / "cases.csv"
+    path.write_text("hardware;target_model;method;batch\nh100_sxm;Qwen/Qwen3-8B;ngram;1\n")
+    with pytest.raises(SpecError, match="columns apart by commas"):
+        predict_table(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from typing import get_args
 
 import jsonschema
 import pytest
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from simulator import resources
 from simulator.__main__ import main
+from simulator.number_format import WeightFormat
+from simulator.prediction import predict
 from simulator.scenario import ScenarioFile, load_scenario, scenario_of
 from simulator.spec import Document, SpecError, parse_yaml
 
@@ -155,6 +158,8 @@ def test_every_mistake_of_a_file_is_reported_at_once():
         ({"hardware": "[1]"}, "hardware"),
         ({"engine": ""}, "engine: must be given"),
         ({"acceptance": "{profile: llama31_8b_ngram_edits}"}, "must be a profile measured for method eagle3"),
+        ({"acceptance": "{acceptance_rate: 0.7, proposal_rate: 0.5}"}, "proposal_rate: must be left out: eagle3 always proposes"),
+        ({"speculation": "{method: medusa, drafter: FasterDecoding/medusa-vicuna-7b-v1.3, num_speculative_tokens: 9}", "target": "{model: lmsys/vicuna-7b-v1.3}"}, "the heads of drafter"),
         ({"speculation": "{method: eagle3, by_batch: [[1, 10, 0]]}"}, "must draft somewhere"),
         ({"target": "{model: " + "x" * 300 + ".yaml}"}, "must be a known target model"),
         ({"hardware": "{base: h100_sxm, memory_bandwidth_bytes_per_s: 1e-300}"}, "must be at least"),
@@ -310,3 +315,107 @@ def test_mtp_beyond_the_trained_depth_is_said():
         for gamma in (1, 2)
     ]
     assert said == [False, True]
+
+
+# ------------------------------------------------------------------------------------------------------- stored weights
+
+
+def mtp_on(weights: str):
+    return scenario(
+        target=f"{{model: Qwen/Qwen3.5-9B, weights: {weights}}}",
+        speculation="{method: mtp, num_speculative_tokens: 1}",
+        hardware="h200_sxm",
+    )
+
+
+@pytest.mark.parametrize("weights", get_args(WeightFormat))
+def test_a_drafter_may_be_stored_in_every_type_that_a_target_may(weights):
+    speculation = (
+        f"{{method: draft_model, drafter: meta-llama/Llama-3.2-1B, drafter_weights: {weights}, num_speculative_tokens: 3}}"
+    )
+    assert scenario(speculation=speculation).deployment.drafter_weights == weights
+
+
+def test_an_mtp_module_is_stored_as_its_checkpoint_and_other_drafters_in_16_bit():
+    """Stated alike by scenarios and predict; said where it had to be assumed."""
+    for weights in ("q4_k_m", "mlx4", "int4", "fp8"):
+        loaded = mtp_on(weights)
+        assert loaded.deployment.drafter_weights == weights
+        assert any("the drafter's weights are taken as" in warning for warning in loaded.warnings)
+        point = predict(hardware="h200_sxm", target="Qwen/Qwen3.5-9B", method="mtp", precision=weights, batch=1,
+                        num_speculative_tokens=1, context_len=1000, engine="vllm")  # fmt: skip
+        assert any(f"the drafter's weights are taken as {weights}" in warning for warning in point.warnings)
+    assert mtp_on("nvfp4").deployment.drafter_weights == "bf16"
+    head = scenario(target="{model: meta-llama/Llama-3.1-8B-Instruct, weights: int4}")
+    assert head.deployment.drafter_weights == "bf16"
+    assert not any("drafter's weights" in warning for warning in scenario().warnings)
+
+
+def test_a_quantized_mtp_module_drafts_faster_than_a_wide_one():
+    quantized, wide = (
+        predict(hardware="rtx_4090", target="Qwen/Qwen3.5-9B", method="mtp", precision="int4", drafter_weights=weights, batch=1,
+                num_speculative_tokens=2, context_len=1000, engine="vllm").draft_share
+        for weights in ("int4", "bf16")
+    )  # fmt: skip
+    assert quantized < wide
+
+
+@pytest.mark.parametrize(
+    ("quantization", "stored"),
+    [({"quant_method": "fp8"}, "fp8"), ({"quant_method": "awq", "bits": 4}, "int4"), ({"group_size": 64, "bits": 4}, "mlx4")],
+)
+def test_weights_left_out_are_what_config_json_says_and_a_contradiction_is_told(tmp_path, quantization, stored):
+    config = {
+        "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "intermediate_size": 8192, "vocab_size": 128256, "head_dim": 64, "quantization_config": quantization,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    changes = {"speculation": "{method: ngram, num_speculative_tokens: 3}"}
+    loaded = scenario(target=f"{{model: {tmp_path}}}", **changes)
+    assert loaded.deployment.weights == stored
+    assert not any("config.json" in warning for warning in loaded.warnings)
+    asked = scenario(target=f"{{model: {tmp_path}, weights: bf16}}", **changes)
+    assert asked.deployment.weights == "bf16"
+    assert any(f"stored as {stored}" in warning for warning in asked.warnings)
+    point = {"hardware": "h100_sxm", "target": str(tmp_path), "method": "ngram", "batch": 1, "num_speculative_tokens": 3}
+    steps = [predict(**point, precision=precision, context_len=100).plain_step_s for precision in (None, stored, "bf16")]
+    assert steps[0] == steps[1] < steps[2]
+    assert any(f"stored as {stored}" in warning for warning in predict(**point, precision="bf16", context_len=100).warnings)
+
+
+# ------------------------------------------------------------------------------------------- what does not belong together
+
+
+def test_a_drafter_and_an_acceptance_profile_of_another_target_are_told():
+    other = scenario(
+        target="{model: Qwen/Qwen3-8B}",
+        speculation="{method: eagle3, num_speculative_tokens: 3}",
+        acceptance="{profile: llama31_8b_eagle3_mtbench}",
+    )
+    assert any("was measured on meta-llama/Llama-3.1-8B-Instruct, not on Qwen/Qwen3-8B" in text for text in other.warnings)
+    older = scenario(target="{model: meta-llama/Meta-Llama-3-8B-Instruct}")
+    assert any("was trained for meta-llama/Llama-3.1-8B-Instruct" in text for text in older.warnings)
+    own = scenario(acceptance="{profile: llama31_8b_eagle3_mtbench}")
+    assert not any("trained for" in text or "measured on" in text for text in own.warnings)
+
+
+@pytest.mark.parametrize("name", resources.ids("scenario"))
+def test_no_shipped_scenario_mixes_models(name):
+    assert not any("was trained for" in text or "was measured on" in text for text in load_scenario(name).warnings)
+
+
+@pytest.mark.parametrize(
+    ("speculation", "lines"),
+    [
+        ("num_speculative_tokens: 65", ["num_speculative_tokens: must be at most 64 (got 65)"]),
+        ("num_speculative_tokens: []", ["num_speculative_tokens: must have at least 1 entries (got an empty list)"]),
+        ("num_speculative_tokens: some", ["num_speculative_tokens: must be a whole number or a list (got 'some')"]),
+        ("num_speculative_tokens: [0, 70]", ["[0]: must be at least 1 (got 0)", "[1]: must be at most 64 (got 70)"]),
+        ("by_batch: [[1, 8, 3], [8, 9, 1]]", ["by_batch entries must not overlap"]),
+    ],
+)
+def test_a_value_of_several_forms_gets_one_message_for_each_mistake(speculation, lines):
+    shown = message(speculation=f"{{method: eagle3, {speculation}}}").splitlines()
+    assert len(shown) == len(lines)
+    for text, line in zip(lines, shown, strict=True):
+        assert text in line

@@ -187,6 +187,7 @@ TIGHT = {"hardware": {"base": "h100_sxm", "memory_bytes": 24.5e9}, "workload": L
 SMALL_DRAFT = {"method": "draft_model", "drafter": "meta-llama/Llama-3.2-1B-Instruct", "num_speculative_tokens": 3}
 LAYER_SKIP = {"method": "layer_skip", "draft_layers": 8, "num_speculative_tokens": 3}
 SPARSE_KV = {"method": "sparse_kv", "num_speculative_tokens": 3}
+NGRAM = {"speculation": {"method": "ngram", "num_speculative_tokens": 3}}
 MOE = {
     "hardware": "h200_sxm",
     "target": {"model": "Qwen/Qwen3-30B-A3B"},
@@ -258,7 +259,7 @@ BINDING = {
     "acceptance.conditional_acceptance_rates": ({}, {"acceptance": {"conditional_acceptance_rates": [0.9, 0.5, 0.4]}}),
     "acceptance.acceptance_rates_per_position": ({}, {"acceptance": {"acceptance_rates_per_position": [0.9, 0.5, 0.4]}}),
     "acceptance.mean_acceptance_length": ({}, {"acceptance": {"mean_acceptance_length": 2.0}}),
-    "acceptance.proposal_rate": ({}, {"acceptance": {"acceptance_rate": 0.7, "proposal_rate": 0.5}}),
+    "acceptance.proposal_rate": (NGRAM, {"acceptance": {"acceptance_rate": 0.7, "proposal_rate": 0.5}}),
     "acceptance.request_spread": ({}, {"acceptance": {"acceptance_rate": 0.7, "request_spread": 0.15}}),
     "workload.arrivals.process": ({}, {"workload": workload("constant", rate_per_s=8.0)}),
     "workload.arrivals.rate_per_s": ({}, {"workload": workload(rate_per_s=9.0)}),
@@ -283,10 +284,43 @@ BINDING = {
 }  # fmt: skip
 
 
+# Which way a change moves the mean end-to-end latency with speculation, where the domain fixes it.
+SLOWER = (
+    "hardware.memory_bandwidth_bytes_per_s", "hardware.compute_units", "hardware.memory_bandwidth_fraction", "hardware.flops_fraction",
+    "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.attention_overhead_s",
+    "hardware.attention_bandwidth_fraction", "hardware.attention_flops_fraction", "hardware.attention_wave_s",
+    "hardware.walk_overhead_s", "hardware.walk_s_per_token", "hardware.walk_fixed_s", "hardware.elementwise_overhead_s",
+    "speculation.drafter", "acceptance.acceptance_rate", "acceptance.mean_acceptance_length", "acceptance.proposal_rate",
+    "workload.arrivals.rate_per_s", "workload.arrivals.users", "workload.lengths", "limits.max_num_seqs", "speculation.draft_layers",
+    "hardware.expert_bandwidth_fraction", "hardware.expert_overhead_s", "hardware.state_overhead_s", "hardware.state_row_s",
+)  # fmt: skip
+FASTER = (
+    "hardware", "hardware.memory_bytes", "parallel.tensor_parallel_size", "target.weights", "target.kv_cache",
+    "speculation.drafter_weights", "limits.gpu_memory_utilization", "speculation.draft_kv_tokens", "hardware.expert_row_correlation",
+    "hardware.grouped_routing_correlation",
+)  # fmt: skip
+
+
+def mean_latency_s(result: SimulationResult) -> float:
+    summary = result.comparisons[0].variant.summary
+    assert summary.e2e_latency_s is not None
+    return summary.e2e_latency_s.mean
+
+
 @pytest.mark.parametrize("key", BINDING)
-def test_every_key_moves_the_result(key):
+def test_every_key_moves_the_result_and_the_way_it_must(key):
     base, change = BINDING[key]
-    assert fingerprint(simulate(scenario(**base))) != fingerprint(simulate(scenario(**{**base, **change})))
+    before, after = simulate(scenario(**base)), simulate(scenario(**{**base, **change}))
+    assert fingerprint(before) != fingerprint(after)
+    if key in SLOWER:
+        assert mean_latency_s(after) > mean_latency_s(before)
+    if key in FASTER:
+        assert mean_latency_s(after) < mean_latency_s(before)
+
+
+def test_every_sign_is_of_a_key_that_binds():
+    assert {*SLOWER, *FASTER} <= BINDING.keys()
+    assert not set(SLOWER) & set(FASTER)
 
 
 def test_heterogeneous_vocabulary_and_service_level_bind_too():
@@ -428,3 +462,60 @@ def test_a_lone_mean_acceptance_length_holds_at_the_largest_gamma_and_the_others
 def test_a_one_token_answer_meets_any_limit_on_time_per_token():
     short = scenario(service_level={"tpot_p99_s": 1e-6}, workload=workload(requests=60, output=1, rate_per_s=8.0))
     assert simulate(short).plain.summary.good_fraction == 1.0
+
+
+def test_a_scaled_round_leaves_prompts_as_they_are():
+    """The doubt of R is of decoding: prefills, the draft's included, take the same time however wide it is."""
+    from simulator.simulation import _ScaledRounds
+
+    pricer = scenario().deployment.pricer()
+    scaled = _ScaledRounds(pricer, 1.5)
+    base, more = pricer.price([(500, 3)] * 4, [(256, 0)], 1), scaled.price([(500, 3)] * 4, [(256, 0)], 1)
+    assert [name for name, _ in base.terms] == [name for name, _ in more.terms]
+    names = {name for name, _ in base.terms}
+    assert {"prefill", "prefill_draft", "layers", "draft_first_pass"} <= names
+    for (name, before), (_, after) in zip(base.terms, more.terms, strict=True):
+        assert after == pytest.approx(before if name.startswith("prefill") else 1.5 * before)
+    assert more.seconds == pytest.approx(sum(seconds for _, seconds in more.terms))
+
+
+# ------------------------------------------------------------------------------------------------- what a verdict is about
+
+
+def test_a_closed_loop_is_judged_by_each_users_rate_and_a_short_one_is_told():
+    """Every user starts at once, so that a short run is mostly its start and drain: its tokens per second are not the steady ones."""
+    short, long = (simulate(scenario(workload=workload("closed_loop", users=8, requests=requests))) for requests in (16, 40))
+    assert short.comparisons[0].metric == "output rate per user"
+    told = [any("fewer than 5 for each of 8 users" in warning for warning in result.warnings) for result in (short, long)]
+    assert told == [True, False]
+
+
+def test_a_schedule_by_batch_is_reported_at_the_gamma_of_the_mean_batch():
+    speculation = {key: value for key, value in BASE["speculation"].items() if key != "num_speculative_tokens"}
+    busy = workload("closed_loop", users=16, requests=96, output=120)
+
+    def compared(*schedule):
+        return simulate(scenario(speculation={**speculation, "by_batch": [*schedule]}, workload=busy)).comparisons[0]
+
+    two = compared([1, 4, 5], [5, 64, 2])
+    alone = simulate(scenario(speculation={**speculation, "num_speculative_tokens": 2}, workload=busy)).comparisons[0]
+    assert two.batch > 4
+    assert two.round.num_speculative_tokens == 2
+    assert two.r.value == pytest.approx(alone.r.value, rel=0.02)
+    assert "γ = 2, which the schedule drafts" in two.remark
+    off = compared([1, 4, 5])
+    assert off.round.num_speculative_tokens == 5
+    assert "drafts nothing at the mean batch" in off.remark
+
+
+def test_the_capacity_run_reports_its_progress():
+    seen: dict[str, list[tuple[int, int]]] = {}
+    short = workload(requests=4, prompt=50, output=3, rate_per_s=1.0)
+    simulate(
+        scenario(workload=short, limits={"max_num_seqs": 8}),
+        lambda label, done, total: seen.setdefault(label, []).append((done, total)),
+    )
+    capacity = [steps for label, steps in seen.items() if label.startswith("capacity")]
+    assert len(capacity) == 2
+    for steps in capacity:
+        assert [done for done, _ in steps] == list(range(1, steps[-1][1] + 1))

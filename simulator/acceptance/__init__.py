@@ -24,10 +24,11 @@ from simulator.acceptance.rates import (
     survival_from_conditional,
     survival_from_curve,
 )
-from simulator.acceptance.section import AcceptanceSpec, ResolvedAcceptance, resolve_acceptance
+from simulator.acceptance.section import AcceptanceSpec, ResolvedAcceptance, resolve_acceptance, resolve_tree_acceptance
 from simulator.acceptance.trace_files import TraceFile, check_trace_name, load_trace, read_trace_file, write_trace_file
 from simulator.acceptance.trace_summary import TraceSummary, summarise
 from simulator.acceptance.traces import TraceAcceptance
+from simulator.acceptance.trees import TreeAcceptance, tree_law
 
 __all__ = [
     "AcceptanceBand",
@@ -48,6 +49,7 @@ __all__ = [
     "TraceAcceptance",
     "TraceFile",
     "TraceSummary",
+    "TreeAcceptance",
     "band_for",
     "check_trace_name",
     "conditional_from_survival",
@@ -57,11 +59,13 @@ __all__ = [
     "read_profile",
     "read_trace_file",
     "resolve_acceptance",
+    "resolve_tree_acceptance",
     "sglang_acceptance_length",
     "shipped_profiles",
     "spread_over_requests",
     "summarise",
     "survival_from_conditional",
     "survival_from_curve",
+    "tree_law",
     "write_trace_file",
 ]

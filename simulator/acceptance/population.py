@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -154,7 +154,7 @@ def spread_over_requests(law: PerPositionAcceptance, standard_deviation: float) 
         by_depth.append(_beta_classes(mean, concentration))
         accepted = accepted + by_depth[-1]
     rates = [tuple(conditional_from_survival(column).tolist()) for column in np.array(by_depth).T]
-    return equal_mixture([PerPositionAcceptance(row, proposal_rate=law.proposal_rate) for row in rates], note=law.note)
+    return equal_mixture([replace(law, conditional_acceptance_rates=row, note="") for row in rates], note=law.note)
 
 
 def _class_mean(accepted: Rates, highest: float, concentration: float, target: float, proposal_rate: float) -> float:

@@ -16,6 +16,8 @@ from simulator.acceptance.population import ContextAcceptance, MixtureAcceptance
 from simulator.acceptance.rates import conditional_from_survival, survival_from_curve
 from simulator.acceptance.trace_files import load_trace
 from simulator.acceptance.traces import TraceAcceptance
+from simulator.acceptance.trees import TreeAcceptance, TreeRatesSpec
+from simulator.draft_tree import Tree
 from simulator.spec import Document, Spec, check, load_yaml
 from simulator.theory import acceptance_rate_for
 
@@ -83,12 +85,14 @@ class StretchesSpec(Spec):
 
 
 class RowSpec(RatesSpec):
-    """One measured law: τ by γ, or plain rates, or stretches. `weight`: share of the output tokens, within a table."""
+    """One measured law of chains: τ by γ, or plain rates, or stretches; and what was measured with trees, beside it or alone.
+    `weight`: share of the output tokens, within a table."""
 
     mean_acceptance_lengths: Annotated[dict[int, float], Field(min_length=1)] | None = Field(
         None, description="τ by γ, bonus included, each γ fixed in its own run"
     )
     stretches: StretchesSpec | None = None
+    trees: Annotated[tuple[TreeRatesSpec, ...], Field(min_length=1)] | None = Field(None, description="measured with trees")
     weight: Annotated[float, Field(gt=0)] = 1.0
 
     @field_validator("mean_acceptance_lengths")
@@ -100,7 +104,8 @@ class RowSpec(RatesSpec):
 
     @model_validator(mode="after")
     def _one_law(self) -> Self:
-        self.exactly_one_of(*self._laws())
+        if self.trees is None or self.of_chains:
+            self.exactly_one_of(*self._laws())
         if self.stretches is not None and self.proposal_rate is not None:
             raise ValueError("must have no proposal_rate beside stretches, which state their own")
         return self
@@ -113,6 +118,11 @@ class RowSpec(RatesSpec):
             "mean_acceptance_lengths",
             "stretches",
         )
+
+    @property
+    def of_chains(self) -> bool:
+        """Whether anything was measured with chains."""
+        return any(getattr(self, key) is not None for key in self._laws())
 
     def row_law(self) -> AcceptanceLaw:
         if self.stretches is not None:
@@ -192,6 +202,8 @@ class ProfileSpec(RowSpec):
     def _whole_rounds(self) -> Self:
         if self.proposal_rate is not None and (self.domains or self.contexts or self.trace):
             raise ValueError("must have no proposal_rate beside domains, contexts or a trace")
+        if self.trees and self.domains:
+            raise ValueError("must have no trees beside domains, each of which states its own")
         return self
 
     def source_text(self) -> str:
@@ -218,6 +230,32 @@ class Profile:
         weights = tuple(row.weight / total for row in self.spec.domains.values())
         note = f"requests are spread over {', '.join(self.spec.domains)} by the profile's weights"
         return MixtureAcceptance(weights, tuple(self.table().values()), note=note)
+
+    @property
+    def of_chains(self) -> bool:
+        """Whether it says anything of chains; else it was measured with trees only."""
+        return all(row.of_chains for row in (self.spec.domains or {"": self.spec}).values())
+
+    def trees(self) -> tuple[Tree, ...]:
+        """The trees with which every kind of text was measured."""
+        measured = [{entry.shape: None for entry in row.trees or ()} for row in self._rows().values()]
+        return tuple(shape for shape in measured[0] if all(shape in other for other in measured))
+
+    def tree_table(self, tree: Tree) -> dict[str, TreeAcceptance]:
+        """The law of each kind of text under a tree of `trees()`; the key is "" where the profile tells none apart."""
+        return {name: next(entry.law() for entry in row.trees or () if entry.shape == tree) for name, row in self._rows().items()}
+
+    def tree_law(self, tree: Tree) -> AcceptanceLaw:
+        """The law under a tree of `trees()` over all kinds of text, by the profile's weights."""
+        table, rows = self.tree_table(tree), self._rows()
+        if len(table) == 1:
+            return next(iter(table.values()))
+        total = sum(row.weight for row in rows.values())
+        note = f"requests are spread over {', '.join(table)} by the profile's weights"
+        return MixtureAcceptance(tuple(row.weight / total for row in rows.values()), tuple(table.values()), note=note)
+
+    def _rows(self) -> Mapping[str, RowSpec]:
+        return self.spec.domains or {"": self.spec}
 
     def table(self) -> dict[str, AcceptanceLaw]:
         """The law of each kind of text; empty where the profile tells none apart."""
@@ -267,24 +305,42 @@ class AcceptanceBand:
     note: str = ""
 
 
-def band_for(method: str, num_speculative_tokens: int) -> AcceptanceBand | None:
+def band_for(method: str, num_speculative_tokens: int, tree: Tree | None = None) -> AcceptanceBand | None:
     """The sourced τ band of a method, None where nothing is shipped for it. τ counts all rounds, bonus included.
 
-    Measurements that reach γ count; where none does, all are extended and the note says so. Measurements by context
-    enter at their shortest context.
+    Of a tree only measurements with that tree count. Of chains measurements that reach γ count; where none does, all are
+    extended and the note says so. Measurements by context enter at their shortest context.
     """
-    found = []
-    for profile_id, profile in shipped_profiles().items():
-        if profile.spec.method != method:
-            continue
-        for domain, law in (profile.table() or {"": profile.law()}).items():
-            shortest = law.at_context(min(profile.spec.contexts.mean_acceptance_length)) if profile.spec.contexts else law
-            name = f"{profile_id} ({domain})" if domain else profile_id
-            length, warning = shortest.mean_acceptance_length(num_speculative_tokens), law.extrapolated(num_speculative_tokens)
-            found.append((length, name, warning, shortest))
+    found = _measured_chains(method, num_speculative_tokens) if tree is None else _measured_trees(method, tree)
     if not found:
         return None
     measured = [row for row in found if not row[2]] or found
     low, high = min(measured, key=lambda row: row[:2]), max(measured, key=lambda row: row[:2])
     note = f"no measurement reaches {num_speculative_tokens} speculative tokens; all are extended" if measured[0][2] else ""
     return AcceptanceBand(low[0], high[0], low[1], high[1], len(measured), low[3], high[3], note)
+
+
+_Measurement = tuple[float, str, str, AcceptanceLaw]  # τ, where from, what to tell, law
+
+
+def _measured_trees(method: str, tree: Tree) -> list[_Measurement]:
+    found: list[_Measurement] = []
+    for profile_id, profile in shipped_profiles().items():
+        if profile.spec.method == method and tree in profile.trees():
+            for domain, law in profile.tree_table(tree).items():
+                name = f"{profile_id} ({domain})" if domain else profile_id
+                found.append((law.mean_acceptance_length(tree.depth), name, "", law))
+    return found
+
+
+def _measured_chains(method: str, num_speculative_tokens: int) -> list[_Measurement]:
+    found: list[_Measurement] = []
+    for profile_id, profile in shipped_profiles().items():
+        if profile.spec.method != method or not profile.of_chains:
+            continue
+        for domain, law in (profile.table() or {"": profile.law()}).items():
+            shortest = law.at_context(min(profile.spec.contexts.mean_acceptance_length)) if profile.spec.contexts else law
+            name = f"{profile_id} ({domain})" if domain else profile_id
+            length, warning = shortest.mean_acceptance_length(num_speculative_tokens), law.extrapolated(num_speculative_tokens)
+            found.append((length, name, warning, shortest))
+    return found

@@ -15,6 +15,8 @@ from simulator.acceptance.population import BetaAcceptance, spread_over_requests
 from simulator.acceptance.profiles import Profile, RatesSpec, read_profile
 from simulator.acceptance.trace_files import SUFFIXES, read_trace_file
 from simulator.acceptance.traces import TraceAcceptance
+from simulator.acceptance.trees import NOT_A_CHAIN, TreeRatesSpec, names, tree_law
+from simulator.draft_tree import Tree
 from simulator.spec import Document, Location, SpecError, dotted
 from simulator.theory import acceptance_rate_for
 
@@ -37,21 +39,33 @@ class AcceptanceSpec(RatesSpec):
     )
     trace: str | None = Field(None, description="path of an acceptance trace (.npz or .parquet)")
     domain: str | None = Field(None, description="row of the profile's table, or category of the trace")
+    trees: Annotated[tuple[TreeRatesSpec, ...], Field(min_length=1)] | None = Field(
+        None, description="acceptance measured with trees, where several shapes are compared"
+    )
     request_spread: Annotated[float, Field(ge=0.001, lt=0.5)] | None = Field(
         None, description="sd between requests of the rate at which their first draft is accepted"
     )
 
     @model_validator(mode="after")
     def _one_law(self) -> Self:
-        self.exactly_one_of(*_LAWS)
-        chosen = next(key for key in _LAWS if getattr(self, key) is not None)
+        if self.trees is None or self.law_key != "trees":
+            self.exactly_one_of(*_LAWS)
+        chosen = self.law_key
         if self.proposal_rate is not None and chosen in ("profile", "trace"):
             raise ValueError(f"must have no proposal_rate beside {chosen}, which states its own")
+        shapes = [entry.shape for entry in self.trees or ()]
+        if len(set(shapes)) < len(shapes):
+            raise ValueError("must state each tree once in trees")
         if self.domain is not None and chosen not in ("profile", "trace"):
             raise ValueError(f"must have no domain beside {chosen}: only profiles and traces tell kinds of text apart")
         if self.request_spread is not None and chosen == "trace":
             raise ValueError("must have no request_spread beside trace, whose prompts differ already")
         return self
+
+    @property
+    def law_key(self) -> str:
+        """The one key that states a law; "trees" where nothing stands beside them."""
+        return next((key for key in _LAWS if getattr(self, key) is not None), "trees")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +105,8 @@ def resolve_acceptance(
     `SpecError` for what cannot be found or cannot be.
     """
     place = _Place(document, location)
+    if spec.law_key == "trees":
+        raise place.error("trees", "must stand beside the acceptance of chains, which the scenario compares with them")
     if spec.profile is not None:
         resolved = _from_profile(spec, place, num_speculative_tokens)
     elif spec.trace is not None:
@@ -100,6 +116,52 @@ def resolve_acceptance(
         warning = law.extrapolated(num_speculative_tokens)
         resolved = ResolvedAcceptance(law, "stated in the scenario", (warning,) if warning else ())
     return resolved if spec.request_spread is None else _spread(spec, place, resolved)
+
+
+def resolve_tree_acceptance(
+    spec: AcceptanceSpec, document: Document, tree: Tree, alone: bool, location: Location = ("acceptance",)
+) -> ResolvedAcceptance:
+    """The law a section states for a tree: an entry of `trees`, a profile measured with it, or, where the tree is all that is
+    asked for (`alone`), the section's own τ or rates by depth. Raises `SpecError` for a chain's acceptance, which says nothing
+    of a tree.
+    """
+    place = _Place(document, location)
+    entry = next((entry for entry in spec.trees or () if entry.shape == tree), None)
+    if entry is not None:
+        resolved = ResolvedAcceptance(entry.law(), f"stated in the scenario for {tree.name}")
+    elif spec.profile is not None:
+        resolved = _tree_from_profile(spec, place, tree)
+    else:
+        resolved = ResolvedAcceptance(_stated_tree_law(spec, place, tree, alone), "stated in the scenario")
+    return resolved if spec.request_spread is None else _spread(spec, place, resolved)
+
+
+def _stated_tree_law(spec: AcceptanceSpec, place: _Place, tree: Tree, alone: bool) -> AcceptanceLaw:
+    key = spec.law_key
+    if key in ("acceptance_rate", "trace"):
+        must = f"must not stand for {tree.name}: it is of a chain, and {NOT_A_CHAIN}; give mean_acceptance_length of the tree"
+        raise place.error(key, must)
+    if key == "trees" or not alone:
+        raise place.error("trees", f"must hold {tree.name}, with the acceptance measured with it")
+    try:
+        return tree_law(tree, spec.mean_acceptance_length, spec.acceptance_rates_per_position, spec.conditional_acceptance_rates)
+    except ValueError as error:
+        raise place.error(key, str(error)) from None
+
+
+def _tree_from_profile(spec: AcceptanceSpec, place: _Place, tree: Tree) -> ResolvedAcceptance:
+    profile = _found_profile(spec.profile or "", place)
+    if tree not in profile.trees():
+        must = (
+            f"must be a profile measured with {tree.name} ({profile.profile_id} holds trees: {names(profile.trees())}); "
+            f"a chain's acceptance is not taken: {NOT_A_CHAIN}"
+        )
+        raise place.error("profile", must)
+    law = profile.tree_law(tree)
+    if spec.domain is not None:
+        law = _row({**profile.tree_table(tree)}, spec.domain, f"profile {profile.profile_id}", place)
+    domain = f", {spec.domain}" if spec.domain else ""
+    return ResolvedAcceptance(law, f"profile {profile.profile_id}, {tree.name}{domain}: {profile.spec.source_text()}")
 
 
 def _stated_law(spec: AcceptanceSpec, place: _Place, num_speculative_tokens: int) -> AcceptanceLaw:
@@ -122,6 +184,8 @@ def _stated_law(spec: AcceptanceSpec, place: _Place, num_speculative_tokens: int
 
 def _from_profile(spec: AcceptanceSpec, place: _Place, num_speculative_tokens: int) -> ResolvedAcceptance:
     profile = _found_profile(spec.profile or "", place)
+    if not profile.of_chains:
+        raise place.error("profile", f"must be measured with chains: {profile.profile_id} holds {names(profile.trees())} only")
     law = profile.law() if spec.domain is None else _row(profile.table(), spec.domain, f"profile {profile.profile_id}", place)
     _check_depth(law, num_speculative_tokens, place, "profile")
     warnings = profile.warnings(law, spec.domain, num_speculative_tokens)

@@ -44,8 +44,8 @@ class _Replay:
 class TraceAcceptance(AcceptanceLaw):
     """Replay of a trace. A request takes a prompt at random, and a further one whenever its output is longer.
 
-    Its rates are those of replaying every prompt once from its start; a draft past the end of its prompt counts as
-    drafted, never as tried. Raises ValueError for arrays that do not fit together.
+    Its rates are those of replaying every prompt once, from the token after the one that its prefill emits; a draft past the
+    end of its prompt counts as drafted, never as tried. Raises ValueError for arrays that do not fit together.
     """
 
     acceptance: Rates
@@ -73,7 +73,7 @@ class TraceAcceptance(AcceptanceLaw):
 
     def proposal_share(self, num_speculative_tokens: int) -> float:
         replay = self._replay(num_speculative_tokens)
-        return replay.proposals / replay.rounds
+        return replay.proposals / replay.rounds if replay.rounds else 1.0
 
     def mean_acceptance_length_of_proposals(self, num_speculative_tokens: int) -> float:
         replay = self._replay(num_speculative_tokens)
@@ -139,8 +139,8 @@ class TraceAcceptance(AcceptanceLaw):
         attempted, accepted = np.zeros(num_speculative_tokens), np.zeros(num_speculative_tokens)
         for last, length in zip(np.cumsum(self.lengths).tolist(), self.lengths.tolist(), strict=True):
             starts = np.zeros(length + 1)
-            starts[0] = 1.0
-            for t in range(length):
+            starts[1] = 1.0
+            for t in range(1, length):
                 if starts[t] == 0:
                     continue
                 offered = self._offered(last - length + t, num_speculative_tokens)

@@ -140,7 +140,7 @@ def _frozen(value: Any) -> Any:
 
 def stored_type(config: Config, text: Config, path: Path) -> str | None:
     """Type of the weights by `quantization_config`, a hf_quant_config.json beside it, or the dtype; None where unclear."""
-    quantization = config.get("quantization_config") or text.get("quantization_config")
+    quantization = config.get("quantization_config") or text.get("quantization_config") or config.get("quantization")
     beside = path.parent / "hf_quant_config.json"
     if quantization is None and beside.is_file():
         quantization = _load(beside).get("quantization")
@@ -165,6 +165,8 @@ def _quantized(quantization: Config) -> str | None:
         return found.pop() if len(found) == 1 else None
     if quantization.get("load_in_4bit"):
         return "int4"
+    if quantization.get("group_size") and quantization.get("quant_method") is None:  # MLX writes no method
+        return {4: "mlx4", 8: "mlx8"}.get(quantization.get("bits") or 0)
     if quantization.get("bits") == 8:
         return "int8"
     return _METHODS.get(str(quantization.get("quant_method")))

@@ -45,6 +45,30 @@ def _tables() -> tuple[ModelTable, ...]:
     return tuple(check(ModelTable, load_yaml(resources.folder("model") / f"{i}.yaml")) for i in resources.ids("model"))
 
 
+def stored_weights(name: str) -> str | None:
+    """The type of weights that a local Hugging Face config names; None for other models, and where it is not said."""
+    path = None if name.endswith((".yaml", ".yml")) else config_path(name)
+    return None if path is None else read_config(path).weights
+
+
+def is_same_model(name: str, model: ModelArchitecture) -> bool:
+    """Whether a name, words after it aside, means this model: one of its names, or its shape where it is not a known one.
+
+    >>> is_same_model("meta-llama/Llama-3.1-8B-Instruct bf16", find_model("llama-3.1-8b"))
+    True
+    >>> is_same_model("meta-llama/Meta-Llama-3-8B-Instruct", find_model("llama-3.1-8b"))
+    False
+    """
+    key = resources.normalised(name.partition(" ")[0])
+    if key in {resources.normalised(spelling) for spelling in (model.name, *model.aliases)}:
+        return True
+    other = models().get(key)
+    if other is None or resources.normalised(model.name) in models():
+        return other == model
+    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    return all(getattr(other, size) == getattr(model, size) for size in sizes)
+
+
 def find_model(name: str, where: str = "", key: str = "model", noun: str = "model") -> ModelArchitecture:
     """A model by name or alias, or by path: a YAML file with one model's fields, a Hugging Face config.json or its directory.
 

@@ -12,10 +12,11 @@ from simulator.cost.forward import ForwardCost
 from simulator.cost.parallelism import ONE_GROUP, Parallelism
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.round import StepPricer
+from simulator.draft_tree import Tree
 from simulator.hardware import Hardware
 from simulator.number_format import FORMATS
 from simulator.serving_engine import ServingEngine
-from simulator.speculation import SELF_METHODS, Tree
+from simulator.speculation import SELF_METHODS
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, uniform_pass
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.roofline import Bound
+from simulator.draft_tree import Tree
 from simulator.serving_engine import ServingEngine
-from simulator.speculation import Tree
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,11 @@ def overhead_name(engine: ServingEngine, method: str) -> str:
 
 
 def drafting_terms(drafter: Drafter, gamma: int, sequences: int, context_tokens: float) -> list[CostTerm]:
-    """Seconds to draft `gamma` tokens for each of `sequences`, whose contexts sum to `context_tokens`."""
+    """Seconds to draft `gamma` tokens, or the drafter's tree, for each of `sequences`, whose contexts sum to `context_tokens`."""
     if sequences == 0:
         return []
+    if drafter.tree is not None:
+        gamma = drafter.tree.steps
     terms = METHODS[drafter.method](drafter, gamma, sequences, context_tokens / sequences)
     if drafter.remote is None:
         return terms

@@ -403,8 +403,7 @@ class ForwardCost:
             total_s += heads * tiles * walk_s(_seen_tokens(new, before, group.window), dim, self.hardware)
             longest_s = max(longest_s, walk_s(min(before + new, group.window or before + new), dim, self.hardware))
             blocks += heads * tiles
-        equal = not asked.prefill and math.isclose(context, sequences * longest)
-        return serial_walk_attention(longest_s, total_s, math.ceil(blocks), equal, self.hardware)
+        return serial_walk_attention(longest_s, total_s, math.ceil(blocks), self.hardware)
 
 
 def routed_tokens(asked: ForwardPass, correlation: float) -> float:

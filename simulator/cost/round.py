@@ -6,7 +6,7 @@ R = round / plain step at equal batch and context;  decode speedup = τ / R;  R 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from simulator.cost.drafting import FUSING_METHODS, Drafter, draft_prefill_terms, drafting_terms, idle_terms
@@ -93,10 +93,15 @@ class StepCost:
 
 @dataclass(frozen=True)
 class StepPricer:
-    """Prices plain steps, rounds and mixed steps of one configuration. `drafter` None = no speculation."""
+    """Prices plain steps, rounds and mixed steps of one configuration. `drafter` None = no speculation.
+
+    drafts_at: tokens that the policy drafts while so many sequences decode, so that no text is searched where it is off; None:
+    always.
+    """
 
     target: ForwardCost
     drafter: Drafter | None = None
+    drafts_at: Callable[[int], int] | None = None
 
     def round(self, gamma: int, sequences: int, context: float, proposal_rate: float = 1.0) -> RoundCost:
         """A round of `sequences` at equal `context`, beside the plain step.
@@ -249,10 +254,12 @@ class StepPricer:
         terms = self._pass_terms(asked, speculative=bool(drafting)) if decode else []
         if self.drafter is not None and decode:
             verify_s = sum(term.seconds for term in terms) if self.drafter.remote is not None else 0.0
-            if drafting or self.drafter.passes is None:
-                gamma = max((drafted for _, drafted in drafting), default=0)
-                group = drafting if self.drafter.passes is not None else decode
-                drafts = drafting_terms(self.drafter, gamma, len(group), float(sum(c for c, _ in group)))
+            if self.drafter.passes is None:
+                if drafting or self.drafts_at is None or self.drafts_at(len(decode)):
+                    terms += drafting_terms(self.drafter, 1, len(decode), float(asked.context_tokens))
+            elif drafting:
+                gamma = max(drafted for _, drafted in drafting)
+                drafts = drafting_terms(self.drafter, gamma, len(drafting), float(sum(c for c, _ in drafting)))
                 terms += self._exposed(drafts, verify_s, gamma)
             elif self.drafter.remote is None:
                 terms += idle_terms(self.drafter, len(decode), asked.context_tokens)

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import yaml
 
-from simulator.speculation import Tree
+from simulator.draft_tree import Tree
 
 ENGINES = ("vllm", "sglang", "trtllm", "llamacpp")
 FIELDS = {

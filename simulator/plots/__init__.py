@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from simulator.plots.break_even import best_gamma_map, break_even_figure
+from simulator.plots.break_even import best_gamma_map, break_even_figure, chains
+from simulator.plots.break_even_length import break_even_length_figure
 from simulator.plots.rounds import round_figure, speedup_figure
 from simulator.plots.style import save, save_all
 from simulator.plots.traffic import latency_figure, load_figure
@@ -22,6 +23,7 @@ __all__ = [
     "best_gamma_map",
     "break_even_figure",
     "break_even_figures",
+    "break_even_length_figure",
     "latency_figure",
     "load_figure",
     "round_figure",
@@ -43,7 +45,9 @@ def run_figures(result: SimulationResult) -> Iterator[tuple[str, Figure]]:
 
 def break_even_figures(answer: BreakEven) -> Iterator[tuple[str, Figure]]:
     """(name, figure) of the break-even question; the map of the best γ needs an acceptance."""
-    if answer.points:
+    if chains(answer):
         yield "break_even", break_even_figure(answer)
+    if any(point.tree is not None for point in answer.points):
+        yield "break_even_length", break_even_length_figure(answer)
     if answer.best:
         yield "best_gamma", best_gamma_map(answer)

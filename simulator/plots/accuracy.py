@@ -71,7 +71,7 @@ def _predicted_r(each: Scored) -> float:
 
 
 def _rows(each: Scored) -> float:
-    from simulator.speculation import read_tree
+    from simulator.draft_tree import read_tree
 
     point = each.case.point
     if point.tree_shape is not None:

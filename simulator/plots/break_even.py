@@ -43,7 +43,7 @@ def break_even_figure(answer: BreakEven) -> Figure:
     top = min(max([*(point.break_even_acceptance_rate or 0 for point in answer.points), *(band or ()), 0.2]) * 1.12, 1.0)
     panels = figure.subplots(1, len(answer.contexts), sharey=True, squeeze=False)[0]
     for axes, context in zip(panels, answer.contexts, strict=True):
-        draw_break_even(axes, [point for point in answer.points if point.context_tokens == context], gamma, top)
+        draw_break_even(axes, [point for point in chains(answer) if point.context_tokens == context], gamma, top)
         axes.set_title(f"context {context:,} tokens")
         if band is not None:
             _draw_acceptance(axes, band)
@@ -51,6 +51,11 @@ def break_even_figure(answer: BreakEven) -> Figure:
         _label_acceptance(panels[-1], band)
     panels[0].set_ylabel("break-even acceptance rate α* (fraction)")
     return figure
+
+
+def chains(answer: BreakEven) -> list[BreakEvenPoint]:
+    """The points of chains: trees have no α*."""
+    return [point for point in answer.points if point.tree is None]
 
 
 def draw_break_even(axes: Axes, points: Sequence[BreakEvenPoint], shaded_gamma: int, top: float = 1.0) -> Axes:
@@ -84,7 +89,7 @@ def draw_break_even(axes: Axes, points: Sequence[BreakEvenPoint], shaded_gamma: 
     axes.set(xscale="log", xlim=(batches[0] / 1.3, batches[-1] * 4), ylim=(0, top))
     axes.set_xlabel("batch (sequences)")
     plain_numbers(axes.xaxis, batches[::2])
-    _grey_beyond_memory(axes, points, batches)
+    grey_beyond_memory(axes, points, batches)
     return axes
 
 
@@ -119,7 +124,8 @@ def interval_of(point: BreakEvenPoint) -> tuple[float, float]:
     return low or 0.0, 1.0 if high is None else high
 
 
-def _grey_beyond_memory(axes: Axes, points: Sequence[BreakEvenPoint], batches: Sequence[int]) -> None:
+def grey_beyond_memory(axes: Axes, points: Sequence[BreakEvenPoint], batches: Sequence[int]) -> None:
+    """Greys the batches that the KV cache does not hold."""
     fitting = [point.batch for point in points if point.fits]
     too_large = [batch for batch in batches if batch > max(fitting, default=0)]
     if not too_large:
@@ -149,10 +155,10 @@ def _label_acceptance(axes: Axes, band: tuple[float, float]) -> None:
 def chosen_gamma(answer: BreakEven) -> int:
     """The γ whose interval is shown: the best for one sequence at the workload's context where that is known and asked for,
     else the scenario's first, else the middle one."""
-    gammas = sorted({point.num_speculative_tokens for point in answer.points})
+    gammas = sorted({point.num_speculative_tokens for point in chains(answer)})
     at_own = [
         (point.speedup, -point.num_speculative_tokens)
-        for point in answer.points
+        for point in chains(answer)
         if point.speedup is not None
         and point.context_tokens == answer.own_context
         and point.batch == answer.batches[0]
@@ -165,7 +171,7 @@ def chosen_gamma(answer: BreakEven) -> int:
 
 def acceptance_band(answer: BreakEven) -> tuple[float, float] | None:
     """Lowest and highest α that would give the scenario's τ at its own γ; the method's measured band where it states none."""
-    lengths = {point.num_speculative_tokens: point.mean_acceptance_length for point in answer.points}
+    lengths = {point.num_speculative_tokens: point.mean_acceptance_length for point in chains(answer)}
     rates = []
     for gamma in answer.scenario.gammas:
         tau = lengths.get(gamma)
@@ -179,7 +185,7 @@ def acceptance_band(answer: BreakEven) -> tuple[float, float] | None:
 def break_even_title(answer: BreakEven, gamma: int) -> str:
     """What is needed at the smallest and the largest batch, at the workload's own context."""
     context = answer.own_context if answer.own_context in answer.contexts else answer.contexts[0]
-    row = [p for p in answer.points if p.num_speculative_tokens == gamma and p.context_tokens == context and p.fits]
+    row = [p for p in chains(answer) if p.num_speculative_tokens == gamma and p.context_tokens == context and p.fits]
     name = speculation_name(answer.scenario)
     if not row:
         return f"Break-even acceptance of {name}: at {context:,} tokens no batch fits into the KV cache"
@@ -205,7 +211,8 @@ def best_gamma_map(answer: BreakEven) -> Figure:
     if not answer.best:
         raise ValueError("the map of the best γ needs a scenario that states its acceptance")
     reading = (
-        "In each cell: best γ, and the decode speedup it gives; the smallest γ within 3 % of the best is taken. "
+        "In each cell: best γ or tree (steps/width/nodes), and the decode speedup it gives; of those within 3 % of the best "
+        "the one of fewest rows is taken. "
         "off = no γ wins (its best factor is below). Hatched: the KV cache does not hold that batch."
     )
     figure = new_figure(best_gamma_title(answer), caption(answer.scenario, reading))
@@ -229,7 +236,14 @@ def draw_best_gamma(axes: Axes, best: Sequence[BestGamma]) -> Axes:
         if not cell.fits:
             axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, hatch="///", edgecolor="#B5B5B5", lw=0))
         axes.text(
-            x, y + 0.13, f"γ = {gamma}" if gamma else "off", ha="center", va="center", color=ink, fontsize=12, fontweight="bold"
+            x,
+            y + 0.13,
+            f"γ = {gamma}" if gamma and not cell.tree else cell.name,
+            ha="center",
+            va="center",
+            color=ink,
+            fontsize=12,
+            fontweight="bold",
         )
         axes.text(x, y - 0.22, times(cell.speedup), ha="center", va="center", color=ink, fontsize=10.5)
     axes.set(xlim=(-0.5, len(batches) - 0.5), ylim=(-0.5, len(contexts) - 0.5))
@@ -254,18 +268,16 @@ def best_gamma_title(answer: BreakEven) -> str:
     if not cells:
         return "No batch of these contexts fits into the KV cache"
     if all(cell.num_speculative_tokens == 0 for cell in cells):
-        return "Speculation off everywhere: no γ wins at this acceptance"
+        return "Speculation off everywhere: nothing wins at this acceptance"
     contexts = sorted({cell.context_tokens for cell in cells})
     rows = [[cell for cell in cells if cell.context_tokens == context] for context in dict.fromkeys((contexts[0], contexts[-1]))]
-    return "Best γ at " + ",\nat ".join(f"{row[0].context_tokens:,} tokens: {_along(row)}" for row in rows)
+    return f"Best {'shape' if any(cell.tree for cell in cells) else 'γ'} at " + ",\nat ".join(
+        f"{row[0].context_tokens:,} tokens: {_along(row)}" for row in rows
+    )
 
 
 def _along(row: Sequence[BestGamma]) -> str:
     first, last = row[0], row[-1]
-    if all(cell.num_speculative_tokens == first.num_speculative_tokens for cell in row):
-        return f"{_best(first)} up to batch {last.batch}"
-    return f"{_best(first)} at batch {first.batch}, {_best(last)} at batch {last.batch}"
-
-
-def _best(cell: BestGamma) -> str:
-    return str(cell.num_speculative_tokens) if cell.num_speculative_tokens else "off"
+    if all(cell.name == first.name for cell in row):
+        return f"{first.name} up to batch {last.batch}"
+    return f"{first.name} at batch {first.batch}, {last.name} at batch {last.batch}"

@@ -58,8 +58,9 @@ class SpeedupTable:
 def speedup_table(comparison: Comparison, points: int = 50) -> SpeedupTable:
     """τ from 1 (nothing accepted) to γ+1 (everything)."""
     gamma, r = comparison.variant.gamma, comparison.r
+    drafted = comparison.round.num_speculative_tokens
     tau = np.linspace(1, gamma + 1, points)
-    textbook = np.array([theory.textbook_speedup(float(t), gamma, comparison.round.cost_coefficient) for t in tau])
+    textbook = np.array([theory.textbook_speedup(float(t), drafted, comparison.round.cost_coefficient) for t in tau])
     return SpeedupTable(tau, tau / r.value, tau / r.high, tau / r.low, textbook)
 
 
@@ -72,7 +73,7 @@ def speedup_figure(result: SimulationResult) -> Figure:
         "run without speculation; band: 80 % interval. Diamond: the whole simulation, where faster rounds also change the batch."
     )
     figure = new_figure(speedup_title(comparison), caption(result.scenario, reading))
-    runs = [other for other in result.comparisons if other.variant.gamma == comparison.variant.gamma]
+    runs = [other for other in result.comparisons if other.variant.shape == comparison.variant.shape]
     draw_speedup(figure.subplots(), comparison, runs)
     return figure
 
@@ -202,11 +203,16 @@ def round_figure(result: SimulationResult) -> Figure:
     comparison = best_of(result)
     reading = (
         f"At batch {comparison.batch} and context {comparison.context:,.0f} tokens, the means of the run without speculation. "
-        f"Blue and grey: the target's pass (one row per sequence, or γ + 1 = {comparison.variant.gamma + 1}); orange: drafting."
+        f"Blue and grey: the target's pass (one row per sequence, or {_rows(comparison)}); orange: drafting."
     )
     figure = new_figure(round_title(comparison), caption(result.scenario, reading))
     draw_round(figure.subplots(), comparison)
     return figure
+
+
+def _rows(comparison: Comparison) -> str:
+    shape = comparison.shape
+    return f"γ + 1 = {shape.nodes}" if shape.is_chain else f"the {shape.nodes} nodes of {shape.name}"
 
 
 def draw_round(axes: Axes, comparison: Comparison) -> Axes:
@@ -278,4 +284,4 @@ def _is_dark(colour: str) -> bool:
 def round_title(comparison: Comparison) -> str:
     """R and τ in words."""
     r, tau = comparison.r.value, comparison.mean_acceptance_length
-    return f"One round of γ = {comparison.variant.gamma} costs {significant(r)} plain steps and yields {significant(tau)} tokens"
+    return f"One round of {comparison.shape.name} costs {significant(r)} plain steps and yields {significant(tau)} tokens"

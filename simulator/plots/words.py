@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from simulator.acceptance import band_for
 from simulator.cost.uncertainty import Estimate, links
+from simulator.draft_tree import Tree
 from simulator.hardware import INTER_NODE, Quantity
 from simulator.scenario import Scenario
 
@@ -77,17 +78,20 @@ def speculation_name(scenario: Scenario) -> str:
 
 def acceptance_source(scenario: Scenario) -> str:
     """Where acceptance comes from, "" without speculation."""
-    if not scenario.gammas:
-        return ""
-    gamma = max(scenario.gammas)
-    resolved = scenario.acceptance(gamma)
+    chains = [Tree.chain(max(scenario.gammas))] if scenario.gammas else []
+    shapes = (*chains, *(shape for shape in scenario.shapes if not shape.is_chain))
+    return "; ".join(dict.fromkeys(_acceptance_source(scenario, shape) for shape in shapes))
+
+
+def _acceptance_source(scenario: Scenario, shape: Tree) -> str:
+    resolved = scenario.acceptance(shape.steps, shape)
     if resolved is not None:
         return resolved.source
-    band = band_for(scenario.deployment.method, gamma)
+    band = band_for(scenario.deployment.method, shape.steps, None if shape.is_chain else shape)
     return (
         "left open"
         if band is None
-        else f"left open; lowest and highest measured τ at γ = {gamma}: {band.low_source}, {band.high_source}"
+        else f"left open; lowest and highest measured τ at {shape.name}: {band.low_source}, {band.high_source}"
     )
 
 

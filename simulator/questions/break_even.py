@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from simulator.acceptance import AcceptanceLaw
 from simulator.cost.uncertainty import Z80, UncertainPricer
+from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
 from simulator.simulation import batching_rules
 from simulator.spec import SpecError
@@ -20,11 +21,15 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # Contexts beside the workload's own: powers of four around a chat.
 CONTEXTS = (512, 2048, 8192, 32768)
 TIE = 0.03
+TREES_HAVE_NO_RATE = (
+    "trees are named steps/width/nodes; they break even at an acceptance length τ* only: an acceptance rate α* is of chains"
+)
 
 
 @dataclass(frozen=True)
 class BreakEvenPoint:
-    """One (γ, batch, context). R = break-even acceptance length τ*, with its 80 % interval; α* None where no rate repays it.
+    """One (γ or tree, batch, context). R = break-even acceptance length τ*, with its 80 % interval; α* None where no rate
+    repays it, and for trees, which have no single rate. num_speculative_tokens: γ, or the depth of a tree.
 
     speedup: τ/R at the scenario's acceptance, None without one. fits: the KV cache holds `batch` such sequences.
     """
@@ -41,17 +46,32 @@ class BreakEvenPoint:
     speedup_low: float | None
     speedup_high: float | None
     fits: bool
+    tree: Tree | None = None
+
+    @property
+    def shape(self) -> Tree:
+        """What a round drafts: a tree, or a chain of γ."""
+        return self.tree or Tree.chain(self.num_speculative_tokens)
 
 
 @dataclass(frozen=True)
 class BestGamma:
-    """The γ to run at (batch, context): the smallest within 3 % of the largest speedup; 0 where none wins."""
+    """The γ or tree to run at (batch, context): of those within 3 % of the largest speedup the one of fewest rows; 0 where
+    none wins."""
 
     batch: int
     context_tokens: int
     num_speculative_tokens: int
     speedup: float
     fits: bool
+    tree: Tree | None = None
+
+    @property
+    def name(self) -> str:
+        """``off``, ``3``, or ``5/4/8`` of a tree."""
+        if self.num_speculative_tokens == 0:
+            return "off"
+        return str(self.num_speculative_tokens) if self.tree is None else self.tree.name.removeprefix("tree ")
 
 
 @dataclass(frozen=True)
@@ -82,8 +102,10 @@ def break_even(
     batches: tuple[int, ...] = BATCHES,
     contexts: tuple[int, ...] | None = None,
 ) -> BreakEven:
-    """Break-even acceptance over γ × batch × context, by default at the workload's own context and around it.
+    """Break-even acceptance over (γ and the scenario's trees) × batch × context, by default at the workload's own context and
+    around it.
 
+    A scenario of trees alone asks for no γ: its acceptance says nothing of chains.
     Raises ValueError for a scenario without speculation.
     """
     deployment = scenario.deployment
@@ -94,10 +116,14 @@ def break_even(
     batches = tuple(batch for batch in batches if batch <= scenario.limits.max_num_seqs)
     capacity = batching_rules(scenario, deployment).total_blocks * deployment.engine.block_tokens
     points, warnings = [], list(scenario.warnings)
-    for gamma in gammas:
-        law = _law(scenario, gamma, warnings)
-        pricer = UncertainPricer(deployment, float(law.conditional_rates(gamma).prod()) if law is not None else 0.5)
-        points += [_point(pricer, law, gamma, batch, context, capacity) for context in contexts for batch in batches]
+    trees = [shape for shape in scenario.shapes if not shape.is_chain]
+    if trees:
+        warnings.append(TREES_HAVE_NO_RATE)
+    for shape in (*(map(Tree.chain, gammas) if scenario.gammas else ()), *trees):
+        law = _law(scenario, shape, warnings)
+        full = float(law.conditional_rates(shape.depth).prod()) if law is not None else 0.5
+        pricer = UncertainPricer(scenario.deployed(shape), full)
+        points += [_point(pricer, law, shape, batch, context, capacity) for context in contexts for batch in batches]
     return BreakEven(scenario, own, tuple(points), _best(points), tuple(warnings))
 
 
@@ -118,12 +144,12 @@ def _contexts_around(own: int, longest: int) -> tuple[int, ...]:
     return tuple(sorted({own, *near}))
 
 
-def _law(scenario: Scenario, gamma: int, warnings: list[str]) -> AcceptanceLaw | None:
-    """The acceptance law at γ; None where the scenario leaves it open, or its trace does not reach γ."""
+def _law(scenario: Scenario, shape: Tree, warnings: list[str]) -> AcceptanceLaw | None:
+    """The acceptance law of a shape; None where the scenario leaves it open, or its trace does not reach γ."""
     try:
-        resolved = scenario.acceptance(gamma)
+        resolved = scenario.acceptance(shape.steps, shape)
     except SpecError as error:
-        warnings.append(f"no acceptance at γ = {gamma}: {error.problems[0].must}")
+        warnings.append(f"no acceptance at {shape.name}: {error.problems[0].must}")
         return None
     if resolved is None:
         return None
@@ -132,8 +158,9 @@ def _law(scenario: Scenario, gamma: int, warnings: list[str]) -> AcceptanceLaw |
 
 
 def _point(
-    pricer: UncertainPricer, law: AcceptanceLaw | None, gamma: int, batch: int, context: int, capacity: int
+    pricer: UncertainPricer, law: AcceptanceLaw | None, shape: Tree, batch: int, context: int, capacity: int
 ) -> BreakEvenPoint:
+    gamma, tree = shape.depth, None if shape.is_chain else shape
     law = law.at_context(context) if law is not None else None
     proposals = law.proposal_share(gamma) if law is not None else 1.0
     r = pricer.base.round(gamma, batch, context, proposals).r
@@ -141,14 +168,15 @@ def _point(
     tau = law.mean_acceptance_length(gamma) if law is not None else None
     gain = tau / r if tau is not None else None
     return BreakEvenPoint(
-        gamma, batch, context, r, r / spread, r * spread, pricer.base.break_even_rate(gamma, batch, context, proposals), tau,
+        gamma, batch, context, r, r / spread, r * spread,
+        None if tree else pricer.base.break_even_rate(gamma, batch, context, proposals), tau,
         gain, gain / spread if gain is not None else None, gain * spread if gain is not None else None,
-        batch * context <= capacity,
+        batch * context <= capacity, tree,
     )  # fmt: skip
 
 
 def _best(points: list[BreakEvenPoint]) -> tuple[BestGamma, ...]:
-    """For each (context, batch), of the γ within 3 % of the best speedup the smallest; 0 where none wins."""
+    """For each (context, batch), of the shapes within 3 % of the best speedup that of fewest rows; 0 where none wins."""
     cells: dict[tuple[int, int], list[tuple[float, BreakEvenPoint]]] = {}
     for point in points:
         if point.speedup is not None:
@@ -156,6 +184,7 @@ def _best(points: list[BreakEvenPoint]) -> tuple[BestGamma, ...]:
     best = []
     for (context, batch), found in sorted(cells.items()):
         top = max(speedup for speedup, _ in found)
-        speedup, point = min(((s, p) for s, p in found if s >= (1 - TIE) * top), key=lambda pair: pair[1].num_speculative_tokens)
-        best.append(BestGamma(batch, context, point.num_speculative_tokens if speedup > 1 else 0, speedup, point.fits))
+        speedup, point = min(((s, p) for s, p in found if s >= (1 - TIE) * top), key=lambda pair: pair[1].shape.nodes)
+        gamma, tree = (point.num_speculative_tokens, point.tree) if speedup > 1 else (0, None)
+        best.append(BestGamma(batch, context, gamma, speedup, point.fits, tree))
     return tuple(best)

@@ -12,6 +12,7 @@ from simulator.cost.deployment import Deployment
 from simulator.cost.roofline import Bound
 from simulator.cost.round import RoundCost
 from simulator.cost.uncertainty import Estimate, UncertainPricer, quantities
+from simulator.draft_tree import Tree
 from simulator.hardware import Quantity
 from simulator.prediction import OperatingPoint, resolve, verdict
 from simulator.questions.break_even import own_context
@@ -75,6 +76,11 @@ class Explanation:
     flips: tuple[Flip, ...]
     warnings: tuple[str, ...]
 
+    @property
+    def shape(self) -> Tree:
+        """What the round drafts: a tree, or a chain of γ."""
+        return self.deployment.tree or Tree.chain(self.num_speculative_tokens)
+
 
 @dataclass(frozen=True)
 class _Point:
@@ -108,11 +114,19 @@ class _Point:
         return law.mean_acceptance_length(self.gamma) / r
 
 
-def explain(scenario: Scenario, gamma: int | None = None, batch: int | None = None, context: int | None = None) -> Explanation:
-    """Why the scenario comes out as it does, at its own mean batch and context unless given.
+def explain(
+    scenario: Scenario,
+    gamma: int | None = None,
+    batch: int | None = None,
+    context: int | None = None,
+    tree: Tree | None = None,
+) -> Explanation:
+    """Why the scenario comes out as it does, at its own mean batch and context unless given, for its first γ or tree.
 
     The mean batch is that of its requests served without speculation. Raises ValueError without speculation.
     """
+    if gamma is not None and not scenario.gammas:
+        raise ValueError("the scenario drafts trees only: its acceptance says nothing of a chain")
     if not scenario.deployment.speculative:
         raise ValueError("explain needs a scenario with speculation")
     if batch is None:
@@ -120,10 +134,11 @@ def explain(scenario: Scenario, gamma: int | None = None, batch: int | None = No
         batch = max(round(replicas * (plain_load(scenario).mean_decode_sequences or 1)), 1)
 
     def law_at(tokens: int) -> AcceptanceLaw | None:
-        resolved = scenario.acceptance(tokens)
+        resolved = scenario.acceptance(tokens, None if shape.is_chain else shape)
         return None if resolved is None else resolved.law
 
-    point = _Point(scenario.deployment, gamma or scenario.gammas[0], batch, context or own_context(scenario), law_at)
+    shape = tree or (Tree.chain(gamma) if gamma else scenario.shapes[0])
+    point = _Point(scenario.deployed(shape), shape.depth, batch, context or own_context(scenario), law_at)
     return _explain(point, scenario.warnings)
 
 
@@ -213,6 +228,8 @@ def _other_contexts(point: _Point) -> Iterator[tuple[str, _Point]]:
 
 
 def _other_gammas(point: _Point) -> Iterator[tuple[str, _Point]]:
+    if point.deployment.tree is not None:  # of other trees, and of chains, no acceptance is known
+        return
     for gamma in sorted((gamma for gamma in GAMMAS if gamma != point.gamma), key=lambda gamma: abs(gamma - point.gamma)):
         yield f"γ = {gamma} instead of {point.gamma}", replace(point, gamma=gamma)
 

@@ -105,7 +105,7 @@ def _own_traffic(scenario: Scenario, speculative: ObservedRun | None, plain: Obs
         section = {key: value for key, value in data["speculation"].items() if key != "by_batch"}
         if "tree" not in section:
             known = scenario.gammas
-            if gamma is None and len(known) > 1:
+            if gamma is None and len(known) != 1:
                 raise SpecError([Problem("--num-speculative-tokens", "", "must be given: neither file nor scenario says one γ")])
             section["num_speculative_tokens"] = int(gamma) if gamma is not None else known[0]
         data["speculation"], data["acceptance"] = section, _frozen(acceptance_section(speculative))
@@ -157,7 +157,7 @@ def _step_std(scenario: Scenario) -> float:
     deployment = scenario.deployment
     if not deployment.speculative:
         return 2 * STEP_NOISE_STD
-    _, steps = UncertainPricer(deployment).sensitivities(max(scenario.gammas), 1, 1024, 1.0)
+    _, steps = UncertainPricer(deployment).sensitivities(1, 1, 1024, 1.0)
     return math.hypot(float(sum(step**2 for step in steps)) ** 0.5, STEP_NOISE_STD)
 
 
@@ -198,7 +198,7 @@ def _uncaptured(scenario: Scenario, comparison: Comparison) -> Iterator[str]:
     if running is None or engine.graphs is None:
         return
     sequences = math.ceil(running)
-    rows = sequences * (comparison.variant.gamma + 1)
+    rows = sequences * comparison.variant.shape.nodes
     if captured_rows(engine, rows, sequences) is None:
         yield f"verification of {running:.0f} sequences is {rows} rows, above the largest captured graph: it runs eagerly"
 
@@ -210,7 +210,7 @@ def _recipe(scenario: Scenario, speculative: Sequence[ObservedRun]) -> Snippet |
     deployment, spec = scenario.deployment, scenario.file.speculation
     if rates is None or spec is None:
         return None
-    setting = Setting(spec.method, max(scenario.gammas), spec.drafter, deployment.draft_tensor_parallel_size)
+    setting = Setting(spec.method, len(rates), spec.drafter, deployment.draft_tensor_parallel_size)
     try:
         return forced_acceptance(scenario.file.engine.partition("_")[0], setting, [round(rate, 4) for rate in rates])
     except NotExpressibleError:

@@ -12,7 +12,7 @@ NOTHING = "–"
 
 def explanation_sentences(answer: Explanation) -> list[str]:
     """The verdict, R against τ, the two largest causes, what would flip the sign."""
-    at = f"at batch {answer.batch} and context {answer.context_tokens:,.0f} tokens, γ = {answer.num_speculative_tokens}"
+    at = f"at batch {answer.batch} and context {answer.context_tokens:,.0f} tokens, {answer.shape.name}"
     r = f"a round costs R = {significant(answer.r.value)} plain steps ({interval(answer.r)})"
     if answer.speedup is None or answer.mean_acceptance_length is None:
         first = f"{r[0].upper()}{r[1:]} {at}: speculation wins where τ is above it."
@@ -26,6 +26,8 @@ def explanation_sentences(answer: Explanation) -> list[str]:
     sentences = [first, f"R - 1 comes mostly from {' and '.join(causes)} plain steps."]
     if answer.textbook_speedup is not None:
         sentences.append(f"The textbook formula, with verification taken as free, says {times(answer.textbook_speedup)}.")
+    if not answer.shape.is_chain:
+        sentences.append("A tree (steps/width/nodes) breaks even where τ is R; it has no single acceptance rate α*.")
     if answer.break_even_acceptance_rate is not None:
         sentences.append(f"It breaks even at an acceptance rate of α* = {answer.break_even_acceptance_rate:.2f}.")
     if answer.flips:
@@ -72,6 +74,7 @@ def explanation_summary(answer: Explanation) -> dict[str, Any]:
         "schema_version": 1,
         "verdict": answer.verdict,
         "num_speculative_tokens": answer.num_speculative_tokens,
+        "tree": None if answer.shape.is_chain else answer.shape.name.removeprefix("tree "),
         "batch": answer.batch,
         "context_tokens": answer.context_tokens,
         "r": answer.r.value,

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from simulator.draft_tree import Tree
 from simulator.interchange.engine_settings import ENGINES, NotExpressibleError, Setting, Snippet, snippets
 from simulator.scenario import Scenario
 from simulator.spec import Problem, SpecError, nearest
 
 
 def setting_of(scenario: Scenario, gamma: int | None = None) -> Setting:
-    """What the scenario sets, at γ (its only one where left out). Raises `SpecError` where γ is not one of the scenario's."""
+    """What the scenario sets: the chain of γ, or its only shape where left out. Raises `SpecError` where γ is not one of its own."""
     speculation = scenario.file.speculation
     assert speculation is not None
-    known = ", ".join(map(str, scenario.gammas))
-    if gamma is None and len(scenario.gammas) > 1:
-        raise SpecError([Problem("--gamma", "", f"must be given: the scenario compares {known}")])
-    if gamma is not None and gamma not in scenario.gammas:
-        raise SpecError([Problem("--gamma", "", f"must be one of the scenario's {known}", str(gamma))])
-    deployment = scenario.deployment
-    named = speculation.drafter if deployment.drafter is None or speculation.drafter is not None else None
+    shapes = speculation.shapes if gamma is None else [shape for shape in speculation.shapes if shape == Tree.chain(gamma)]
+    if len(shapes) != 1:
+        known = ", ".join(shape.name for shape in speculation.shapes)
+        must = f"must be one that the scenario compares: {known}" if gamma is not None else f"must be given: it compares {known}"
+        raise SpecError([Problem("--gamma", "", must, "" if gamma is None else str(gamma))])
+    deployment, shape = scenario.deployment, shapes[0]
     return Setting(
         method=speculation.method,
-        num_speculative_tokens=gamma or scenario.gammas[0],
-        drafter=named,
+        num_speculative_tokens=shape.depth,
+        drafter=speculation.drafter,
         draft_tensor_parallel_size=deployment.draft_tensor_parallel_size if deployment.separate_drafter is not None else None,
         by_batch=speculation.by_batch,
-        tree=deployment.tree,
+        tree=None if shape.is_chain else shape,
         heterogeneous_vocabulary=speculation.heterogeneous_vocabulary,
     )
 

@@ -36,6 +36,7 @@ def _hardware() -> list[Entry]:
                 "TB_per_s": round(device.profile.memory_bandwidth_bytes_per_s.value / 1e12, 2),
                 "TFLOP_per_s": round(device.profile.peak_flops_per_s[device.wide_dtype].value / 1e12),
                 "measured": sum(quantity.source in ("fitted", "measured") for quantity in given),
+                "aliases": ", ".join(device.profile.aliases),
             }
         )
     return entries
@@ -50,7 +51,13 @@ def _models() -> list[Entry]:
     distinct = dict.fromkeys(models().values())
     found = sorted(distinct, key=lambda model: (model.kind == "draft_head", model.name.casefold()))
     return [
-        {"id": model.name, "kind": model.kind, "family": model.family, "parameters_B": round(model.parameter_count / 1e9, 3)}
+        {
+            "id": model.name,
+            "kind": model.kind,
+            "family": model.family,
+            "parameters_B": round(model.parameter_count / 1e9, 3),
+            "aliases": ", ".join(model.aliases),
+        }
         for model in found
     ]
 

@@ -31,6 +31,7 @@ ALT_TEXTS = {
     "latency": "Distributions of time per output token and of end-to-end latency, with and without speculation",
     "load": "Running sequences, waiting requests and KV cache use over simulated time",
     "break_even": "Break-even acceptance rate against batch, for each number of speculative tokens and each context",
+    "break_even_length": "Break-even acceptance length against batch, for each tree and chain of the scenario and each context",
     "best_gamma": "Best number of speculative tokens over batch and context",
 }
 
@@ -112,18 +113,23 @@ def _settings_yaml(scenario: Scenario, chosen: Comparison) -> str:
         values["drafter"] = drafter.name
     if speculation is not None and speculation.by_batch is not None:
         values["by_batch"] = [list(entry) for entry in speculation.by_batch]
-    else:
+    elif chosen.variant.shape.is_chain:
         values["num_speculative_tokens"] = chosen.variant.gamma
+    else:
+        shape = chosen.variant.shape
+        values["tree"] = {"steps": shape.steps, "topk": shape.width, "draft_tokens": shape.nodes}
     return str(yaml.safe_dump({"speculation": values, "limits": asdict(scenario.limits)}, sort_keys=False, allow_unicode=True))
 
 
 def break_even_markdown(answer: BreakEven, figures: Mapping[str, str]) -> str:
-    """α* against batch for every γ, one table per context. figures: name → file, relative to the report."""
+    """α* against batch for every γ, τ* for every tree, one table per context. figures: name → file, relative to the report."""
     scenario = answer.scenario
     parts = [f"# {scenario.name}: break-even acceptance of {speculation_name(scenario)}", break_even_sentence(answer)]
+    trees = any(point.tree is not None for point in answer.points)
     parts.append(
         "Speculation gains where the acceptance rate α is above the number shown. A dash: even accepting every draft would lose. "
         "In brackets: the KV cache does not hold that batch. Decode only, all sequences at the same context."
+        + (" Rows of τ* show the tokens per round that a tree (steps/width/nodes) has to yield." if trees else "")
     )
     parts += _figures(figures)
     for title, header, rows in break_even_tables(answer):
@@ -142,7 +148,7 @@ def _figures(figures: Mapping[str, str]) -> list[str]:
 def _ending(scenario: Scenario, warnings: Sequence[str]) -> list[str]:
     data = provenance_data(scenario)
     cited = [f"requests: {data['requests']}" + (f" ({data['requests_citation']})" if data["requests_citation"] else "")]
-    if scenario.gammas:
+    if scenario.shapes:
         cited.insert(0, f"acceptance: {acceptance_source(scenario)}")
     cited += [f"hardware profile {data['hardware_profile']}: {'; '.join(data['hardware_sources'])}"]
     cited += [f"engine {data['engine']}, versions {data['engine_versions']}: {'; '.join(data['engine_sources'])}"]

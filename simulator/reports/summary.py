@@ -13,6 +13,7 @@ from typing import Any
 from simulator import theory
 from simulator.cost.deployment import Deployment
 from simulator.cost.uncertainty import Estimate
+from simulator.draft_tree import Tree
 from simulator.plots.words import acceptance_source, is_known, provenance
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
 from simulator.reports.verdict import answer, headline, subject, verdict_sentence
@@ -49,7 +50,7 @@ def _verdict(comparison: Comparison) -> dict[str, Any]:
         "metric": comparison.metric,
         "gain": comparison.gain,
         "variant": comparison.variant.label,
-        "num_speculative_tokens": comparison.variant.gamma,
+        **_drafts(comparison.variant.shape),
         "textbook_speedup": comparison.textbook_speedup,
         "causes": comparison.causes,
     }
@@ -68,11 +69,16 @@ def _variant(result: SimulationResult, variant: Variant) -> dict[str, Any]:
         }
     head = {
         "label": variant.label,
-        "num_speculative_tokens": variant.gamma,
+        **_drafts(variant.shape),
         "kv_blocks": variant.kv_blocks,
         "kv_cache_tokens": variant.kv_blocks * variant.deployment.engine.block_tokens,
     }
     return {**head, **data}
+
+
+def _drafts(shape: Tree) -> dict[str, Any]:
+    """γ, or the depth of a tree, and the tree's steps/width/nodes; no tree for a chain."""
+    return {"num_speculative_tokens": shape.depth, "tree": None if shape.is_chain else shape.name.removeprefix("tree ")}
 
 
 def _acceptance(counts: AcceptanceCounts) -> dict[str, Any]:
@@ -88,10 +94,10 @@ def _acceptance(counts: AcceptanceCounts) -> dict[str, Any]:
 
 
 def _comparison(result: SimulationResult, comparison: Comparison) -> dict[str, Any]:
-    cost, gamma, tau = comparison.round, comparison.variant.gamma, comparison.mean_acceptance_length
+    cost, shape, tau = comparison.round, comparison.shape, comparison.mean_acceptance_length
     return {
         "label": comparison.variant.label,
-        "num_speculative_tokens": gamma,
+        **_drafts(comparison.variant.shape),
         "sentence": verdict_sentence(comparison, result),
         "verdict": comparison.verdict,
         "metric": comparison.metric,
@@ -108,8 +114,10 @@ def _comparison(result: SimulationResult, comparison: Comparison) -> dict[str, A
         "textbook_speedup": comparison.textbook_speedup,
         "break_even_acceptance_length": comparison.r.value,
         "break_even_acceptance_rate": comparison.break_even_acceptance_rate,
-        "break_even_draft_acceptance_rate": theory.break_even_draft_acceptance_rate(comparison.r.value, gamma),
+        "break_even_draft_acceptance_rate": theory.break_even_draft_acceptance_rate(comparison.r.value, shape.nodes - 1),
+        "remark": comparison.remark,
         "round": {
+            **_drafts(shape),
             "batch": comparison.batch,
             "context_tokens": comparison.context,
             "plain_step_s": cost.plain_step_s,
@@ -142,7 +150,7 @@ def break_even_summary(answer: BreakEven) -> dict[str, Any]:
 
 
 def break_even_csv(answer: BreakEven) -> str:
-    """One row per γ, batch and context; blank where α* does not exist or acceptance is not stated."""
+    """One row per γ or tree, batch and context; blank where α* does not exist or acceptance is not stated."""
     rows = [_point(point) for point in answer.points]
     header = list(rows[0]) if rows else []
     lines = [",".join(header), *(",".join(_cell(row[name]) for name in header) for row in rows)]
@@ -151,14 +159,14 @@ def break_even_csv(answer: BreakEven) -> str:
 
 def _point(point: BreakEvenPoint) -> dict[str, Any]:
     return {
-        "num_speculative_tokens": point.num_speculative_tokens,
+        **_drafts(point.shape),
         "batch": point.batch,
         "context_tokens": point.context_tokens,
         "break_even_acceptance_rate": point.break_even_acceptance_rate,
         "break_even_acceptance_length": point.r,
         "break_even_acceptance_length_low": point.r_low,
         "break_even_acceptance_length_high": point.r_high,
-        "break_even_draft_acceptance_rate": theory.break_even_draft_acceptance_rate(point.r, point.num_speculative_tokens),
+        "break_even_draft_acceptance_rate": theory.break_even_draft_acceptance_rate(point.r, point.shape.nodes - 1),
         "mean_acceptance_length": point.mean_acceptance_length,
         "speedup": point.speedup,
         "speedup_low": point.speedup_low,
@@ -204,6 +212,7 @@ def settings(scenario: Scenario) -> dict[str, Any]:
         "draft_tensor_parallel_size": None if deployment.drafter is None else deployment.draft_tensor_parallel_size,
         "draft_device": _draft_device(deployment),
         "num_speculative_tokens": scenario.gammas,
+        "trees": [shape for shape in scenario.shapes if not shape.is_chain],
         "block_tokens": deployment.engine.block_tokens,
         **asdict(scenario.limits),
     }

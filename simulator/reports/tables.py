@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from simulator.cost.uncertainty import Estimate
+from simulator.draft_tree import Tree
 from simulator.plots.words import interval, milliseconds, significant, times
 from simulator.prediction import Prediction
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
@@ -13,52 +14,64 @@ NOTHING = "–"
 
 
 def break_even_tables(answer: BreakEven) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """(title, header, rows) for each context: α* for every γ against batch, then the best γ where acceptance is stated.
+    """(title, header, rows) for each context: α* for every γ and τ* for every tree against batch, then the best of them where
+    acceptance is stated.
 
     In brackets: the KV cache does not hold that batch. A dash: even accepting every draft would lose.
     """
     for context in answer.contexts:
-        title = f"Break-even acceptance rate α* at context {context:,} tokens"
+        trees = {point.tree is not None for point in answer.points}
+        what = "Break-even acceptance length τ*" if trees == {True} else "Break-even acceptance rate α*"
+        title = f"{what}{', of trees length τ*,' if len(trees) == 2 else ''} at context {context:,} tokens"
         yield title, ["batch", *map(str, answer.batches)], _context_rows(answer, context)
 
 
 def break_even_sentence(answer: BreakEven) -> str:
     """Up to which batch the scenario's acceptance wins at its own context, for the best γ of those asked for."""
-    asked = answer.scenario.gammas
-    rows: dict[int, list[BreakEvenPoint]] = {}
+    asked = answer.scenario.shapes
+    rows: dict[Tree, list[BreakEvenPoint]] = {}
     for point in answer.points:
         own = point.context_tokens == answer.own_context and point.fits and point.speedup is not None
-        if own and point.num_speculative_tokens in asked:
-            rows.setdefault(point.num_speculative_tokens, []).append(point)
+        if own and point.shape in asked:
+            rows.setdefault(point.shape, []).append(point)
     if not rows:
-        return "No acceptance is stated: speculation wins where the acceptance rate is above the numbers below."
-    gamma = max(rows, key=lambda each: max(point.speedup or 0.0 for point in rows[each]))
-    sure = [point.batch for point in rows[gamma] if (point.speedup_low or 0.0) > 1]
-    likely = [point.batch for point in rows[gamma] if (point.speedup or 0.0) > 1]
-    where = f"at the workload's mean context of {answer.own_context:,} tokens, γ = {gamma}"
+        return "No acceptance is stated: speculation wins where the acceptance is above the numbers below."
+    shape = max(rows, key=lambda each: max(point.speedup or 0.0 for point in rows[each]))
+    sure = [point.batch for point in rows[shape] if (point.speedup_low or 0.0) > 1]
+    likely = [point.batch for point in rows[shape] if (point.speedup or 0.0) > 1]
+    where = f"at the workload's mean context of {answer.own_context:,} tokens, {shape.name}"
     if not likely:
         return f"Speculation loses at every batch that fits, {where}."
-    last = rows[gamma][-1].batch
+    last = rows[shape][-1].batch
     reach = f"up to batch {max(likely)}" + (", the largest that fits" if max(likely) == last else "")
     certain = f" (certain up to {max(sure)})" if sure and max(sure) != max(likely) else "" if sure else " (nowhere certain)"
     return f"Speculation wins {reach}{certain}, {where}, batches tried in powers of two."
 
 
 def _context_rows(answer: BreakEven, context: int) -> list[list[str]]:
-    points = {(point.num_speculative_tokens, point.batch): point for point in answer.points if point.context_tokens == context}
+    points = {(point.shape, point.batch): point for point in answer.points if point.context_tokens == context}
     rows = []
-    for gamma in sorted({gamma for gamma, _ in points}):
-        row = [f"γ = {gamma}"]
+    for shape in dict.fromkeys(shape for shape, _ in points):
+        row = [shape.name if shape.is_chain else f"{shape.name}, τ*"]
         for batch in answer.batches:
-            rate, fits = points[gamma, batch].break_even_acceptance_rate, points[gamma, batch].fits
-            text = NOTHING if rate is None else f"{rate:.2f}"
+            text, fits = _needed(points[shape, batch]), points[shape, batch].fits
             row.append(text if fits else f"({text})")
         rows.append(row)
     best = {cell.batch: cell for cell in answer.best if cell.context_tokens == context}
     if best:
-        rows.append(["best γ", *(str(best[batch].num_speculative_tokens or "off") for batch in answer.batches)])
+        rows.append(
+            ["best γ" if all(shape.is_chain for shape, _ in points) else "best", *(best[batch].name for batch in answer.batches)]
+        )
         rows.append(["speedup", *(times(best[batch].speedup) for batch in answer.batches)])
     return rows
+
+
+def _needed(point: BreakEvenPoint) -> str:
+    """α* of a chain, τ* of a tree; a dash where even accepting every draft would lose."""
+    if point.tree is not None:
+        return NOTHING if point.r > point.shape.depth + 1 else significant(point.r)
+    rate = point.break_even_acceptance_rate
+    return NOTHING if rate is None else f"{rate:.2f}"
 
 
 def prediction_sentence(answer: Prediction) -> str:

@@ -14,7 +14,7 @@ from simulator.simulation import Comparison, SimulationResult, Variant
 SHORT_METRICS = {
     "mean time per output token": "TPOT",
     "mean end-to-end latency": "end-to-end",
-    "output tokens per second": "output",
+    "output rate per user": "output per user",
 }
 TABLE_COLUMNS = 100
 NOTHING = "–"
@@ -40,8 +40,8 @@ def run_table(result: SimulationResult) -> Table:
     order, and the header says so.
     """
     best = result.best
-    chosen = None if best is None else best.variant.gamma
-    ranked = sorted(result.comparisons, key=lambda comparison: (comparison.variant.gamma != chosen, -comparison.gain.value))
+    chosen = None if best is None else best.variant.shape
+    ranked = sorted(result.comparisons, key=lambda comparison: (comparison.variant.shape != chosen, -comparison.gain.value))
     for count in range(len(ranked), 0, -1):
         header, rows = _table(result, [comparison for comparison in result.comparisons if comparison in ranked[:count]])
         if width(header, rows) <= TABLE_COLUMNS:
@@ -76,12 +76,14 @@ def _verdict_rows(result: SimulationResult) -> list[tuple[str, Cell]]:
 
 
 def _heading(column: Column) -> str:
-    """Short enough for several columns: ``γ = 3``, ``γ = 3 low`` at an end of the measured band, ``γ ≤ 5`` by batch."""
+    """Short enough for several columns: ``γ = 3``, ``γ = 3 low`` at an end of the measured band, ``γ ≤ 5`` by batch, ``tree
+    5/4/8`` (steps, width, nodes)."""
     if column.comparison is None:
         return "no spec."
     label = column.variant.label
     end = " low" if "(low end)" in label else " high" if "(high end)" in label else ""
-    return f"γ {'≤' if 'by batch' in label else '='} {column.variant.gamma}{end}"
+    name = column.variant.shape.name
+    return (name.replace("=", "≤") if "by batch" in label else name) + end
 
 
 def _text(cell: Cell, column: Column) -> str:

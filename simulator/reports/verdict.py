@@ -10,7 +10,7 @@ from simulator.simulation import TIE, Comparison, SimulationResult
 
 Answer = Literal["win", "lose", "close", "depends", "none"]
 # Metrics whose gain means a larger number; of the others a gain means shorter.
-RATES = ("goodput", "output tokens per second")
+RATES = ("goodput", "output rate per user")
 
 
 # ----------------------------------------------------------------------------------------------------------- sentences
@@ -29,11 +29,11 @@ def subject(result: SimulationResult) -> Comparison | None:
 
 
 def _ends(result: SimulationResult) -> tuple[Comparison, ...]:
-    """Where acceptance is open, both ends of the measured band at the best γ; otherwise none."""
+    """Where acceptance is open, both ends of the measured band of the best γ or tree; otherwise none."""
     best = result.best
     if best is None or result.scenario.file.acceptance is not None:
         return ()
-    return tuple(other for other in result.comparisons if other.variant.gamma == best.variant.gamma)
+    return tuple(other for other in result.comparisons if other.variant.shape == best.variant.shape)
 
 
 def headline(result: SimulationResult) -> tuple[str, ...]:
@@ -51,14 +51,15 @@ def headline(result: SimulationResult) -> tuple[str, ...]:
 
 
 def _tie(chosen: Comparison, result: SimulationResult) -> list[str]:
-    """Why the chosen γ is not the one with the largest number."""
-    larger = [
-        c.variant.gamma for c in result.comparisons if c.gain.value > chosen.gain.value and c.variant.gamma > chosen.variant.gamma
-    ]
+    """Why the chosen γ or tree is not the one with the largest number."""
+    taken = chosen.variant.shape
+    larger = [c for c in result.comparisons if c.gain.value > chosen.gain.value and c.variant.shape.nodes > taken.nodes]
     if not larger or result.scenario.file.acceptance is None:
         return []
     margin = f"{100 * TIE:.0f} %"
-    return [f"γ = {max(larger)} gains less than {margin} more: the smaller γ is taken, as it needs less memory and fewer rows."]
+    other = max(larger, key=lambda c: c.variant.shape.nodes).variant.shape
+    kind = "the smaller γ" if other.is_chain and taken.is_chain else taken.name
+    return [f"{other.name} gains less than {margin} more: {kind} is taken, as it needs less memory and fewer rows."]
 
 
 def _worse(comparison: Comparison) -> list[str]:
@@ -128,14 +129,17 @@ def _why(comparison: Comparison) -> str:
 
 def _needed(comparison: Comparison) -> str:
     """τ beside R, which is its break-even."""
-    r, gamma, tau = comparison.r, comparison.variant.gamma, significant(comparison.mean_acceptance_length)
+    r, shape, tau = comparison.r, comparison.shape, significant(comparison.mean_acceptance_length)
     text = (
         f"A round costs R = {significant(r.value)} plain steps ({interval(r)}) and yields τ = {tau} tokens (acceptance as given)"
     )
     rate = comparison.break_even_acceptance_rate
-    if rate is None:
-        return f"{text}; with γ = {gamma} no acceptance could repay it while decoding at batch {comparison.batch}."
-    return f"{text}; it breaks even at an acceptance rate of α* = {rate:.2f}."
+    remark = f" ({comparison.remark})" if comparison.remark else ""
+    if rate is not None:
+        return f"{text}; it breaks even at an acceptance rate of α* = {rate:.2f}{remark}."
+    if not shape.is_chain and r.value <= shape.depth + 1:
+        return f"{text}; it breaks even where τ is R: a tree has no single acceptance rate α*."
+    return f"{text}; with {shape.name} no acceptance could repay it while decoding at batch {comparison.batch}{remark}."
 
 
 def _textbook(comparison: Comparison) -> str:
