@@ -87,10 +87,9 @@ class Coefficients(Spec):
     cached token at head dimension 128, and fixed). elementwise_overhead_s: one small kernel (norm, rotary embedding,
     activation, KV write).
 
-    expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, floor per layer, how much of a new
-    choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where
-    routing picks groups of experts first), how evenly popular experts are (popularity_shape: first parameter of a Beta
-    distribution, large is even). state_*: recurrent layers: floor, and what every further row of a sequence adds,
+    expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, time per layer beside it, how much of
+    a new choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where routing picks groups
+    of experts first), how evenly popular experts are (popularity_shape: first parameter of a Beta distribution, large is even). state_*: recurrent layers: floor, and what every further row of a sequence adds,
     times the square root of the batch.
     """
 

@@ -566,7 +566,9 @@ def test_constants_that_cannot_move_r_are_not_tried_and_the_others_are_tried_as_
     names = [name for name, _ in pricer.shifted]
     assert not [name for name in names if name.startswith(("expert_", "state_", "tree_", "ngram", "prompt"))]
     assert {"all_reduce", "round_overhead_s", "feature_overhead_s", "memory_bandwidth_fraction"} <= {*names}
-    slower = VLLM.round_overhead_s.model_copy(update={"value": VLLM.round_overhead_s.value * math.exp(VLLM.round_overhead_s.doubt)})
+    slower = VLLM.round_overhead_s.model_copy(
+        update={"value": VLLM.round_overhead_s.value * math.exp(VLLM.round_overhead_s.doubt)}
+    )
     whole = replace(deployment, engine=VLLM.model_copy(update={"round_overhead_s": slower})).pricer().round(3, 4, 512).r
     assert dict(pricer.shifted)["round_overhead_s"].round(3, 4, 512).r == whole
 

@@ -250,7 +250,7 @@ def test_intervals_are_as_wide_as_the_page_says() -> None:
     places = {*PRESENCE, *NEEDS, *SAVINGS, *(where for where, _ in PASSES)}
     places |= {(name, batch, context) for name, context in LOADS for batch in BATCHES}
     widths = sorted(interval(where, gamma) for where in places for gamma in GAMMAS if at(where, gamma).verdict)
-    assert [percent(width) for width in (widths[0], widths[len(widths) // 2], widths[-1])] == ["5 %", "7 %", "25 %"]
+    assert [percent(width) for width in (widths[0], widths[len(widths) // 2], widths[-1])] == ["5 %", "7 %", "24 %"]
     assert all(not at(where, gamma).warnings for where in NEEDS for gamma in GAMMAS)
 
 
@@ -315,7 +315,7 @@ def test_batch_lowers_gain_and_best_gamma_of_dense_targets_at_short_context() ->
         if found[-1][1].verdict:
             full.append(found[-1][1])
             assert found[-1][0] in (1, 2)
-    assert [p.verdict for p in full].count("close") == 3
+    assert [p.verdict for p in full].count("close") == 2
     assert len(full) == 5
     for name in (HEAD_H100, HEAD_L40S):
         first, last = (best((name, batch, CHAT), 0.7)[1].speedup or 0.0 for batch in (1, 256))
