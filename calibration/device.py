@@ -25,6 +25,7 @@ from calibration.measurement import SHORTEST_SAMPLE_S, Clock
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 _MOST_CALLS = 4096
+_MOST_CALLS_OF_A_GRAPH = 256
 _SHORT_S = 0.01
 _MOST_COPIES = 256
 _ALIGNED = 256
@@ -109,6 +110,10 @@ class Device:
         block = torch.empty(min(numbers, _RANDOM_BLOCK), device=self.torch_device).normal_(0.0, 0.02).to(DTYPES[dtype])
         return block.repeat(math.ceil(numbers / block.numel()))[:numbers].view(shape) if numbers else block.view(shape)
 
+    def unit_scale(self) -> torch.Tensor:
+        """The factor that leaves 8-bit numbers as they are."""
+        return torch.ones((), device=self.torch_device)
+
     def operands(self, *shape: int, dtype: str, least: int = 1) -> list[torch.Tensor]:
         """Different tensors of `shape`, together more than twice the last cache; all cells share one store of numbers."""
         item = -(-math.prod(shape) // _ALIGNED) * _ALIGNED
@@ -127,7 +132,7 @@ class Device:
 
     def _tried(self, dtype: str) -> str:
         try:
-            linear(self.random(16, 64, dtype=dtype), self.random(32, 64, dtype=dtype))
+            linear(self.random(16, 64, dtype=dtype), self.random(32, 64, dtype=dtype), self.unit_scale())
             self.synchronize()
         except (RuntimeError, TypeError, NotImplementedError, ValueError) as error:
             return first_line(error)
@@ -178,7 +183,9 @@ class Device:
         if once_s < _SHORT_S:  # the first calls of a short one still find memory unmapped
             once_s = min(self.seconds_of(function)[0] for function in itertools.islice(itertools.cycle(work.functions), 3))
         graph = self.kind == "cuda" and work.capture
-        calls = len(work.functions) if graph else min(max(math.ceil(SHORTEST_SAMPLE_S / max(once_s, 1e-7)), 1), _MOST_CALLS)
+        calls = min(max(math.ceil(SHORTEST_SAMPLE_S / max(once_s, 1e-7)), 1), _MOST_CALLS)
+        if graph:
+            calls = max(min(calls, _MOST_CALLS_OF_A_GRAPH), len(work.functions))
         turn = itertools.cycle(work.functions)
         burst: Callable[[], object] = lambda: [next(turn)() for _ in range(calls)]  # noqa: E731
         if graph:
@@ -213,10 +220,9 @@ def best_kind() -> str:
     return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def linear(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """rows[m, k] · weights[n, k]ᵀ; 8-bit with unit scales and 16-bit output."""
+def linear(rows: torch.Tensor, weights: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
+    """rows[m, k] · weights[n, k]ᵀ; 8-bit ones by `scale` (of either factor), with 16-bit output."""
     if rows.dtype == torch.float8_e4m3fn:
-        scale = torch.ones((), device=rows.device)
         return torch._scaled_mm(rows, weights.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
     return torch.nn.functional.linear(rows, weights)
 

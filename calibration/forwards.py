@@ -126,8 +126,12 @@ class Forwards:
         return Work([_pass(model, tokens, lambda: held[0])], prepare=restore, capture=False)
 
     def _static_work(self, model: Any, tokens: torch.Tensor, context: int, compiled: bool) -> tuple[Work, int]:
-        """A cache of fixed size in a captured graph, and its bytes; without graphs the same calls run one by one."""
-        cache = StaticCache(config=model.config, max_cache_len=context + tokens.shape[1])
+        """A cache of fixed size in a captured graph, and its bytes; without graphs the same calls run one by one.
+
+        Mask and positions are given, since transformers reads a number back to the host to build them, which no graph can hold.
+        """
+        (batch, rows), total = tokens.shape, context + tokens.shape[1]
+        cache = StaticCache(config=model.config, max_cache_len=total)
         _run(model, tokens[:, :1], cache, logits_to_keep=1)
         if any(not hasattr(layer, "cumulative_length") or layer.is_sliding for layer in cache.layers):
             raise UnsupportedError(
@@ -146,16 +150,20 @@ class Forwards:
             # One graph a shape: a new shape would otherwise be compiled with sizes left open.
             torch._dynamo.reset()
             called = torch.compile(model, dynamic=False)
-        run = _pass(called, tokens, lambda: cache, model)
+        seen = torch.ones(rows, total, dtype=torch.bool, device=tokens.device).tril(context).expand(batch, 1, rows, total)
+        positions = torch.arange(context, total, device=tokens.device)[None]
+        run = _pass(called, tokens, lambda: cache, model, attention_mask=seen, position_ids=positions)
         rewind()
         run()
         rewind()
         return Work([self.device.captured(run)], prepare=rewind, capture=False), _cache_bytes(cache)
 
 
-def _pass(called: Any, tokens: torch.Tensor, cache: Callable[[], Any], model: Any = None) -> Callable[[], object]:
+def _pass(
+    called: Any, tokens: torch.Tensor, cache: Callable[[], Any], model: Any = None, **given: torch.Tensor
+) -> Callable[[], object]:
     keyword = _cache_keyword(model if model is not None else called)
-    return lambda: called(tokens, use_cache=True, logits_to_keep=0, **{keyword: cache()})
+    return lambda: called(tokens, use_cache=True, logits_to_keep=0, **given, **{keyword: cache()})
 
 
 def _run(model: Any, tokens: torch.Tensor, cache: Any, logits_to_keep: int) -> None:
@@ -191,13 +199,14 @@ def _cache_bytes(cache: Any) -> int:
 class _Fp8Linear(torch.nn.Module):
     """Weights and activations in 8 bit with unit scales, output in 16: the time of a quantized layer, not its accuracy."""
 
-    def __init__(self, weights: torch.Tensor):
+    def __init__(self, weights: torch.Tensor, scale: torch.Tensor):
         super().__init__()
         self.register_buffer("weights", weights.to(torch.float8_e4m3fn))
+        self.register_buffer("scale", scale)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         rows = states.reshape(-1, states.shape[-1]).to(torch.float8_e4m3fn)
-        return linear(rows, self.weights).reshape(*states.shape[:-1], -1)
+        return linear(rows, self.weights, self.scale).reshape(*states.shape[:-1], -1)
 
 
 def _in_fp8(model: Any, device: Device) -> Any:
@@ -208,5 +217,5 @@ def _in_fp8(model: Any, device: Device) -> Any:
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, torch.nn.Linear) and child is not model.get_output_embeddings():
-                setattr(parent, name, _Fp8Linear(child.weight.data))
+                setattr(parent, name, _Fp8Linear(child.weight.data, device.unit_scale()))
     return model

@@ -60,7 +60,8 @@ def _gemm(device: Device, inputs: Mapping[str, Value]) -> Work:
     m, n, k, dtype = _count(inputs, "m"), _count(inputs, "n"), _count(inputs, "k"), str(inputs["dtype"])
     rows = device.random(m, k, dtype=dtype)
     stack = device.operands(n, k, dtype=dtype)
-    return Work([partial(linear, rows, weights) for weights in stack])
+    scale = device.unit_scale()
+    return Work([partial(linear, rows, weights, scale) for weights in stack])
 
 
 def _attention(device: Device, inputs: Mapping[str, Value]) -> Work:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -82,8 +83,9 @@ def probe(device: Device, dtypes: tuple[str, ...]) -> Probe:
             if device.refusal(dtype):
                 continue
             left, right = device.random(rows, width, dtype=dtype), device.random(width, width, dtype=dtype)
+            work = Work([partial(linear, left, right, device.unit_scale())])
             for _ in range(3):
-                taken = device.sample(Work([lambda left=left, right=right: linear(left, right)]), 5, 0.2)  # type: ignore[misc]
+                taken = device.sample(work, 5, 0.2)
                 factors.append(sum(taken.wall_seconds) / sum(taken.seconds) if taken.wall_seconds else 1.0)
             flops[dtype] = 2.0 * rows * width * width / min(taken.seconds)
         size = min(4 * device.facts.cache_bytes, device.facts.memory_bytes // 16)

@@ -127,10 +127,9 @@ def _measure(request: Request, given: Mapping[str, object], out: Path | None, re
 
 def _announce(session: Session) -> None:
     header, plan = session.header, session.plan
-    rounds = session.minutes * 60 / max(plan.round_s, 1e-9)
     err.print(
         f"{header.device_name}, {', '.join(header.models)}; {len(plan.cells)} cells, a round of about {plan.round_s:.0f} s, "
-        f"about {rounds:.1f} rounds in {session.minutes:g} minutes."
+        f"about {plan.rounds:.1f} rounds in {plan.minutes:g} minutes."
     )
     if plan.dropped:
         err.print(
@@ -179,7 +178,8 @@ def _print_plan(session: Session, as_json: bool) -> None:
         kinds = {kind: {**splits, "visit_s": round(seconds, 3)} for kind, splits, seconds in rows}
         _print_json({
             "schema_version": 1, "device": header.device_name, "models": list(header.models), "minutes": session.minutes,
-            "cells": len(plan.cells), "dropped": plan.dropped, "round_s": round(plan.round_s, 3), "kinds": kinds,
+            "cells": len(plan.cells), "dropped": plan.dropped, "setup_s": round(plan.setup_s, 3),
+            "round_s": round(plan.round_s, 3), "rounds": round(plan.rounds, 2), "kinds": kinds,
         })  # fmt: skip
         return
     console = Console(highlight=False, soft_wrap=True)
@@ -189,10 +189,9 @@ def _print_plan(session: Session, as_json: bool) -> None:
     for kind, splits, seconds in rows:
         table.add_row(kind.replace("_", " "), *(str(splits[split]) for split in ("fit", "held_out", "check")), f"{seconds:.1f}")
     console.print(table)
-    rounds = session.minutes * 60 / max(plan.round_s, 1e-9)
     console.print(
-        f"{len(plan.cells)} cells, {plan.dropped} left out for lack of time or memory; a round takes about {plan.round_s:.0f} s, "
-        f"{session.minutes:g} minutes hold about {rounds:.1f} rounds."
+        f"{len(plan.cells)} cells, {plan.dropped} left out for lack of time or memory. About {plan.setup_s:.0f} s to build, "
+        f"capture and compile, then {plan.round_s:.0f} s a round: {plan.minutes:g} minutes hold about {plan.rounds:.1f} rounds."
     )
 
 
@@ -212,7 +211,7 @@ def _finish(file: MeasurementFile, profile: Path, as_json: bool) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     console.print("\n".join(report_lines(done.report)))
     console.print()
-    console.print("\n".join(repeat_lines(file)))
+    console.print("\n".join(repeat_lines(file, done.report)))
     console.print(f"Profile: {profile}\nFigure: {profile.with_suffix('.png')}\nMeasurements: sha256 {file.sha256}")
 
 
@@ -241,7 +240,7 @@ def _summary(done: Calibration) -> dict[str, Any]:
     from simulator.calibrate.repeats import repeated_ratios
 
     report = done.report
-    where, ratios = repeated_ratios(done.measurements)
+    where, ratios = repeated_ratios(done.measurements, report)
     return {
         "schema_version": 1,
         "profile": str(done.profile),
@@ -263,5 +262,5 @@ def _summary(done: Calibration) -> dict[str, Any]:
         ],
         "ratios": [{"name": row.name, "errors": asdict(row.errors), "worst": row.worst} for row in report.ratios],
         "free_rows": [asdict(row) for row in report.free],
-        "measured_twice": {"where": where, "ratios": [asdict(ratio) | {"difference": ratio.difference} for ratio in ratios]},
+        "measured_twice": {"where": where, "ratios": [asdict(ratio) for ratio in ratios]},
     }

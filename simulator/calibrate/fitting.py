@@ -156,11 +156,14 @@ class AttentionFit:
 
 def fit_attention(hardware: Hardware, dtype: str, decode: Cells[Attention], verify: Cells[Attention]) -> AttentionFit:
     """Split-KV kernels read the cache once for all rows: one law holds for decode and verification together. Where walks over the
-    cache explain verification better, decode is fitted alone. Walks are fitted in any case, for engines that take them."""
+    cache explain verification better, or where one law fits decode worse (masks that send several rows to another kernel, caches
+    copied for every head first), decode is fitted alone. Walks are fitted in any case, for engines that take them."""
     together = fit_split(hardware, dtype, [*decode.fit, *verify.fit], bool(verify.fit))
     alone = split_part(hardware, dtype, decode)
     if not verify.fit:
         return AttentionFit("split_kv", (alone,))
+    if not alone.problem and _mean_error(_named(together, "", hardware, dtype, decode)) > _mean_error(alone) + _MARGIN:
+        together = alone
     started = with_coefficients(hardware, {"attention_overhead_s": alone.values.get("attention_overhead_s", 0.0)})
     walk = fit_walk(started, dtype, verify)
     split = _named(together, "verification attention, split KV", hardware, dtype, verify)

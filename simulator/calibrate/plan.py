@@ -1,7 +1,7 @@
 """Plan: which cells a calibration visits, which of them are held out, and how long a round takes. Runs nothing; needs no torch.
 
-The split is by design, before anything is measured. Held out are: one matrix of each model, one in three row counts, one
-context length of attention, several batch × context planes of whole passes, and every pass of the last model.
+The split is by design, before anything is measured. Held out are: one matrix of each model, some row counts, one context
+length of attention, several batch × context planes of whole passes, and every pass of the last model.
 """
 
 from __future__ import annotations
@@ -53,15 +53,20 @@ ROWS = (
 HELD_OUT_ROWS = frozenset({12, 24, 33, 65, 129, 192, 384, 1536})
 FEW_ROWS = (1, 2, 4, 5, 8, 16, 32, 64, 128, 256, 512, 2048)
 PASS_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 32, 48, 64, 96, 128)
-HELD_OUT_PASS_ROWS = frozenset({3, 5, 7, 12, 24, 48, 96})
-# γ + 1 rows for γ = 0..8, measured a second time on their own.
+HELD_OUT_PASS_ROWS = frozenset({12, 24, 48, 96})
+# γ + 1 rows for γ = 0..8: all fitted, since small rows follow no law closely, and measured a second time on their own.
 CHECKED_ROWS = range(1, 10)
+# Compiling takes longer than measuring does.
+COMPILED_ROWS = (1, 5)
 VERIFIED_ROWS = (2, 3, 4, 5, 8, 9, 12, 16)
 HELD_OUT_VERIFIED_ROWS = frozenset({3, 9, 12})
 # Cells beyond the essential ones are taken while a round can be repeated this often.
 LEAST_ROUNDS = 3
 # Visits a round to the cells of rank 0, on whose times the answer turns.
 VISITS_OF_FIRST_RANK = 3
+# Of a Hugging Face decoder layer, run eagerly.
+OPERATORS_OF_A_LAYER = 30
+_COMPILING_S_PER_LAYER = 1.5
 # First looks see a quieter machine and friendlier shapes than a run does.
 _CAUTION = 1.5
 
@@ -97,21 +102,29 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A cell, how much it matters and its estimated seconds per call. rank 0: visited more often, 1: always taken."""
+    """A cell, how much it matters, estimated seconds per call, and once to build it. rank 0: visited more often; 1: always."""
 
     cell: Cell
     rank: int
     call_s: float
+    setup_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Cells in the order of the first round. round_s: estimated wall seconds of a round. dropped: cells that did not fit."""
+    """Cells in the order of the first round. round_s: estimated wall seconds of a round; setup_s: once, for building models,
+    capturing and compiling. dropped: cells that did not fit."""
 
     cells: tuple[Planned, ...]
     minutes: float
     round_s: float
+    setup_s: float
     dropped: int
+
+    @property
+    def rounds(self) -> float:
+        """How many rounds the minutes are expected to hold."""
+        return max(self.minutes * 60 - self.setup_s, 0.0) / max(self.round_s, 1e-9)
 
     @property
     def hash(self) -> str:
@@ -149,19 +162,22 @@ def plan(target: Target, rates: Rates, minutes: float) -> Plan:
     """All cells that fit memory and time: the essential ones always, the others in a random order while there is time."""
     unique = {cell.key: (cell, rank) for cell, rank in reversed(list(_cells(target)))}
     cells = [
-        Planned(cell, rank, call_seconds(cell, target.models, rates))
+        Planned(cell, rank, call_seconds(cell, target.models, rates), setup_seconds(cell, target.models, rates))
         for cell, rank in reversed(unique.values())
         if _fits(cell, target)
     ]
     cells.sort(key=lambda planned: (planned.rank, planned.cell.key if planned.rank > 1 else ""))
-    room_s, kept = minutes * 60 / LEAST_ROUNDS, []
+    models_s = rates.wall_factor * sum(building_seconds(config, rates) for config in target.models.values())
+    room_s, longest_s = minutes * 60 - models_s, minutes * 60 / 15
+    kept = []
     for planned in cells:
-        cost_s = round_seconds([planned], rates)
-        # No single visit may eat what a whole round should take.
-        if planned.rank <= 1 or cost_s <= min(room_s, minutes * 60 / LEAST_ROUNDS / 15):
+        cost_s = LEAST_ROUNDS * round_seconds([planned], rates) + planned.setup_s
+        # No single cell may eat what many others could use.
+        if planned.rank <= 1 or cost_s <= min(room_s, longest_s):
             kept.append(planned)
             room_s -= cost_s
-    return Plan(tuple(kept), minutes, round_seconds(kept, rates), len(cells) - len(kept))
+    setup_s = models_s + sum(planned.setup_s for planned in kept)
+    return Plan(tuple(kept), minutes, round_seconds(kept, rates), setup_s, len(cells) - len(kept))
 
 
 def round_seconds(cells: Sequence[Planned], rates: Rates) -> float:
@@ -283,9 +299,12 @@ def _forward_cells(target: Target) -> Iterator[tuple[Cell, int]]:
             common: dict[str, Value] = {"dtype": dtype, "mode": mode}
             for name in names:
                 judge = name == last
-                for rows in PASS_ROWS if name == main and mode != "compile" else (1, 2, 4, 5, 8, 9, 16, 64):
+                if mode == "compile" and name != main:
+                    continue
+                for rows in COMPILED_ROWS if mode == "compile" else PASS_ROWS if name == main else (1, 2, 4, 5, 8, 9, 16, 64):
                     split: Split = "held_out" if judge or rows in HELD_OUT_PASS_ROWS else "fit"
-                    rank = (0 if name == main and rows <= 9 else 1 if rows in (1, 4, 5, 8, 16, 64) else 2) + 2 * later
+                    essential = name == main and rows <= 9 and mode != "compile"
+                    rank = (0 if essential else 1 if rows in (1, 4, 5, 8, 16, 64) else 2) + 2 * later
                     yield _cell("forward", split, model=name, batch=1, rows=rows, context=backbone, **common), rank
                 if name == main and not later:
                     for rows in CHECKED_ROWS:
@@ -346,6 +365,21 @@ def call_seconds(cell: Cell, models: Mapping[str, Config], rates: Rates) -> floa
     return moved / rates.bandwidth_bytes_per_s + flops / rates.flops(dtype) + operators * rates.operator_s
 
 
+def setup_seconds(cell: Cell, models: Mapping[str, Config], rates: Rates) -> float:
+    """Seconds spent once: a capture runs the pass a few times by the host's pace, a compiler takes seconds a layer."""
+    mode = cell.inputs.get("mode", "eager")
+    if mode == "eager":
+        return 0.0
+    model = Dimensions.of(models[str(cell.inputs["model"])])
+    capture_s = 4 * OPERATORS_OF_A_LAYER * model.layers * rates.operator_s
+    return capture_s + (_COMPILING_S_PER_LAYER * model.layers if mode == "compile" else 0.0)
+
+
+def building_seconds(config: Config, rates: Rates) -> float:
+    """Random weights are drawn, written and converted: a few times their bytes in 32 bit."""
+    return 12 * 4 * Dimensions.of(config).parameters / rates.bandwidth_bytes_per_s
+
+
 def _attention_work(inputs: Mapping[str, Value], each: float) -> tuple[float, float]:
     batch, rows, context, heads, kv_heads, dim = (
         float(inputs[name]) for name in ("batch", "rows", "context", "heads", "kv_heads", "head_dim")
@@ -361,4 +395,5 @@ def _pass_work(inputs: Mapping[str, Value], model: Dimensions, each: float) -> t
     # Lengthening a cache copies it: read, written, and read again by attention.
     cached = 3 * batch * (context + rows) * model.kv_elements_per_token
     flops = 2 * batch * rows * weights + 4 * batch * rows * context * model.layers * model.heads * model.head_dim
-    return each * (weights + cached), flops, 30 * model.layers
+    captured = inputs["mode"] != "eager"
+    return each * (weights + cached), flops, (3 if captured else OPERATORS_OF_A_LAYER) * model.layers
