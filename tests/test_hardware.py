@@ -227,7 +227,11 @@ def _refused(tmp_path: Path, old: str, new: str) -> str:
         ("compute_units: 132", "compute_unit: 132", "did you mean compute_units?"),
         ("  gemm_overhead_s:", "  gemm_overhead:", "did you mean gemm_overhead_s?"),
         ("  attention_wave_s: {", "  attention_wave_s: {values: 1, ", "unknown key"),
-        ("  memory_bandwidth_fraction: {value: 0.873", "  memory_bandwidth_fraction: {value: 87.3", "must be at most 1 (got 87.3)"),
+        (
+            "  memory_bandwidth_fraction: {value: 0.873",
+            "  memory_bandwidth_fraction: {value: 87.3",
+            "must be at most 1 (got 87.3)",
+        ),
         ("gemm_smoothness: {value: 4.05", "gemm_smoothness: {value: 0.5", "must be at least 1 (got 0.5)"),
     ],
 )
