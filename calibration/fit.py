@@ -157,9 +157,10 @@ def fit(
     span = np.where(np.isfinite(high - low), high - low, math.inf)
     edge = np.minimum(found - low, high - found) < 1e-6 * np.where(np.isfinite(span), span, 1.0)
     squares = float(left @ left)
+    nearer = np.where(found - low < high - found, low, high)
     return Fit(
         names,
-        found * scale,
+        np.where(edge, nearer, found) * scale,
         covariance * np.outer(scale, scale),
         tuple(name for name, on in zip(names, edge, strict=True) if on),
         math.sqrt(squares / (len(left) - len(names))),
@@ -294,11 +295,18 @@ def choose(
     return Choice(best[1], best[2], tuple(tried))
 
 
+def _near(value: float, start: float) -> float:
+    """`value` as a start, whose size also scales the steps; `start` where the value is next to nothing."""
+    return value if abs(value) > 1e-3 * abs(start) else start
+
+
 def _left_out_error(candidate: Candidate[T], observations: Sequence[Observation[T]], folds: int, whole: Fit) -> float:
     names = sorted({observation.group for observation in observations})
     fold = {name: index % folds for index, name in enumerate(names)}
     # From the fit to everything, whose minimum is near: a start far off is walked once, not once a fold.
-    near = [Parameter(each.name, whole.values[each.name] or each.start, each.low, each.high) for each in candidate.parameters]
+    near = [
+        Parameter(each.name, _near(whole.values[each.name], each.start), each.low, each.high) for each in candidate.parameters
+    ]
     sizes = []
     for index in range(min(folds, len(names))):
         train = [each for each in observations if fold[each.group] != index]

@@ -124,16 +124,14 @@ class Coefficients(Spec):
     gemm_overhead_s: per GEMM in a captured graph. gemm_smoothness: p of the smooth maximum. gemm_tile_rows: T, to which
     rows are rounded for arithmetic. *_by_type: the same for GEMMs that compute in one type (fp8 kernels differ from the 16-bit
     ones that the plain coefficients speak of). attention_tile_rows: to which query rows × heads of one KV head are rounded for
-    arithmetic. attention_wave_s: time of one wave of sequence × KV-head blocks over the compute
-    units. walk_*: the kernel without split-KV: its overhead, and one block's serial walk over the KV cache (seconds per
-    cached token at head dimension 128, and fixed). elementwise_overhead_s: one small kernel (norm, rotary embedding,
-    activation, KV write).
+    arithmetic. attention_wave_s: time of one wave of sequence × KV-head blocks over the compute units. walk_*: the kernel
+    without split-KV: its overhead, and one block's serial walk over the KV cache (seconds per cached token at head
+    dimension 128, and fixed). elementwise_overhead_s: one small kernel (norm, rotary embedding, activation, KV write).
 
-    expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, floor per layer, how much of a new
-    choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where
-    routing picks groups of experts first), how evenly popular experts are (popularity_shape: first parameter of a Beta
-    distribution, large is even). state_*: recurrent layers: floor, and what every further row of a sequence adds,
-    times the square root of the batch.
+    expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, time per layer beside it, how much of
+    a new choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where routing picks groups
+    of experts first), how evenly popular experts are (popularity_shape: first parameter of a Beta distribution, large is
+    even). state_*: recurrent layers: floor, and what every further row of a sequence adds, times the square root of the batch.
     """
 
     memory_bandwidth_fraction: Quantity

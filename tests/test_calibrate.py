@@ -17,6 +17,7 @@ import pytest
 
 from calibration.measurement import Cell, read_measurements
 from simulator.__main__ import main
+from simulator.calibrate.device_fit import fit_measurements
 from simulator.calibrate.models import SHAPES, Dimensions, chosen_models, default_models
 from simulator.calibrate.plan import LEAST_ROUNDS, VISITS_OF_FIRST_RANK, Plan, Rates, Target, call_seconds, plan
 from simulator.calibrate.repeats import repeated_ratios
@@ -327,10 +328,18 @@ def test_a_kill_at_any_moment_loses_nothing_and_an_interrupt_says_how_to_go_on(
     assert read_measurements(path) == file
 
 
+def _is_small(cell: Cell) -> bool:
+    return cell.kind == "gemm" and int(cell.inputs["n"]) * int(cell.inputs["k"]) <= 128 * 64 and int(cell.inputs["m"]) <= 8
+
+
 @needs_torch
 def test_cells_interleave_over_the_whole_run(tmp_path: Path, tiny: list[str]) -> None:
-    session = prepare(Request(device="cpu", minutes=0.1, models=tuple(tiny[1::2])))
-    cheap = tuple(each for each in session.plan.cells if each.rank == 0 or each.cell.kind in ("launch", "sampling", "kv_crop"))
+    session = prepare(Request(device="cpu", minutes=0.15, models=tuple(tiny[1::2])))
+    cheap = tuple(
+        each
+        for each in session.plan.cells
+        if each.rank == 0 or each.cell.kind in ("launch", "sampling", "kv_crop") or _is_small(each.cell)
+    )
     session = replace(session, plan=replace(session.plan, cells=cheap))
     seen: list[int] = []
     file = measure(session, tmp_path / "a.jsonl", False, lambda kind, number, used_s: seen.append(number), lambda visit: None)
@@ -339,7 +348,7 @@ def test_cells_interleave_over_the_whole_run(tmp_path: Path, tiny: list[str]) ->
     for measured in file.measurements:
         visits = len(set(measured.at_s))
         assert visits >= len(set(measured.rounds)) >= file.last_round
-        assert max(measured.at_s) - min(measured.at_s) > 0.3 * file.elapsed_s
+        assert max(measured.at_s) - min(measured.at_s) > 0.2 * file.elapsed_s
     records = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()[1:-1]]
     orders = [[Cell(**each["cell"]).key for each in records if each["round"] == number] for number in (1, 2)]
     essential = sum(each.rank == 0 for each in cheap)
@@ -347,7 +356,7 @@ def test_cells_interleave_over_the_whole_run(tmp_path: Path, tiny: list[str]) ->
     if file.last_round > 2:
         assert sorted(orders[0]) == sorted(orders[1])
     assert orders[0] != orders[1]
-    where, ratios = repeated_ratios(file)
+    where, ratios = repeated_ratios(file, fit_measurements(file))
     assert where.startswith("tiny fp32, eager")
     assert [ratio.num_speculative_tokens for ratio in ratios] == list(range(1, 9))
     assert all(ratio.first > 0.5 for ratio in ratios)

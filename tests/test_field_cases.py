@@ -17,7 +17,7 @@ import pytest
 from simulator import predict
 from simulator.prediction import Prediction
 
-R_TOLERANCE = 0.25
+R_TOLERANCE = 0.20
 
 
 @dataclass(frozen=True)
@@ -173,8 +173,9 @@ D8_MEAN_ACCEPTANCE_LENGTH = 2.75
 D8_SPEEDUPS = {1: 2.15, 64: 0.80}
 
 WRONG_SIGN = {
-    "D10": "R 1.63 against 1.87 if acceptance is the sibling's, 1.647: a tie within the interval where 0.88 x was seen",
-    "D6-64-16": "R 2.9 against 2.42: 80 prompts are no steady batch of 64, and the same harness lost at batch 32 with R 3.12",
+    "D6-32-16": "R 2.52 against 3.12, τ 2.56: a tie within the interval; 80 prompts are no steady batch of 32 or 64",
+    "D6-64-16": "R 2.62 against 2.42, τ 2.55: as D6-32-16",
+    "D10": "R 1.62 against 1.87 if acceptance is the sibling's, 1.647: a tie within the interval where 0.88 x was seen",
 }
 WRONG_R: dict[str, str] = {}
 
@@ -205,7 +206,7 @@ def test_r_is_near_the_measured_one(case: Run) -> None:
     assert predicted(case).r == pytest.approx(case.r, rel=R_TOLERANCE), case.thread
 
 
-@pytest.mark.parametrize("case", marked(RUNS, {"D6-64-16": WRONG_SIGN["D6-64-16"]}))
+@pytest.mark.parametrize("case", marked(RUNS, {}))
 def test_no_verdict_is_sure_of_the_wrong_sign(case: Run) -> None:
     assert predicted(case).verdict != ("lose" if case.speedup > 1 else "win"), case.thread
 

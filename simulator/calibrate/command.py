@@ -211,7 +211,7 @@ def _finish(file: MeasurementFile, profile: Path, as_json: bool) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     console.print("\n".join(report_lines(done.report)))
     console.print()
-    console.print("\n".join(repeat_lines(file)))
+    console.print("\n".join(repeat_lines(file, done.report)))
     console.print(f"Profile: {profile}\nFigure: {profile.with_suffix('.png')}\nMeasurements: sha256 {file.sha256}")
 
 
@@ -240,7 +240,7 @@ def _summary(done: Calibration) -> dict[str, Any]:
     from simulator.calibrate.repeats import repeated_ratios
 
     report = done.report
-    where, ratios = repeated_ratios(done.measurements)
+    where, ratios = repeated_ratios(done.measurements, report)
     return {
         "schema_version": 1,
         "profile": str(done.profile),
@@ -262,5 +262,5 @@ def _summary(done: Calibration) -> dict[str, Any]:
         ],
         "ratios": [{"name": row.name, "errors": asdict(row.errors), "worst": row.worst} for row in report.ratios],
         "free_rows": [asdict(row) for row in report.free],
-        "measured_twice": {"where": where, "ratios": [asdict(ratio) | {"difference": ratio.difference} for ratio in ratios]},
+        "measured_twice": {"where": where, "ratios": [asdict(ratio) for ratio in ratios]},
     }

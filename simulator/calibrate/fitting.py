@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from calibration.fit import Candidate, Fit, FitError, Law, Observation, Parameter, choose, fit
 from simulator.architecture import ModelArchitecture
@@ -155,12 +156,16 @@ class AttentionFit:
 
 def fit_attention(hardware: Hardware, dtype: str, decode: Cells[Attention], verify: Cells[Attention]) -> AttentionFit:
     """Split-KV kernels read the cache once for all rows: one law holds for decode and verification together. Where walks over the
-    cache explain verification better, decode is fitted alone. Walks are fitted in any case, for engines that take them."""
+    cache explain verification better, or where one law fits decode worse (masks that send several rows to another kernel, caches
+    copied for every head first), decode is fitted alone. Walks are fitted in any case, for engines that take them."""
     together = fit_split(hardware, dtype, [*decode.fit, *verify.fit], bool(verify.fit))
     alone = split_part(hardware, dtype, decode)
     if not verify.fit:
         return AttentionFit("split_kv", (alone,))
-    walk = fit_walk(hardware, dtype, verify)
+    if not alone.problem and _mean_error(_named(together, "", hardware, dtype, decode)) > _mean_error(alone) + _MARGIN:
+        together = alone
+    started = with_coefficients(hardware, {"attention_overhead_s": alone.values.get("attention_overhead_s", 0.0)})
+    walk = fit_walk(started, dtype, verify)
     split = _named(together, "verification attention, split KV", hardware, dtype, verify)
     walks = _mean_error(walk) < _mean_error(split) * (1 - _MARGIN)
     first = alone if walks else _named(together, "decode attention", hardware, dtype, decode)
@@ -200,15 +205,24 @@ def split_part(hardware: Hardware, dtype: str, cells: Cells[Attention]) -> Part[
 
 
 def fit_walk(hardware: Hardware, dtype: str, cells: Cells[Attention]) -> Part[Attention]:
-    """Verification in which each block of 64 query rows walks its whole cache alone."""
+    """Verification in which each block of 64 query rows walks its whole cache alone; where one batch was measured, so that the
+    kernel's start cannot be told from the blocks', with the start of decode attention."""
     part: Part[Attention] = Part("verification attention, serial walk")
-    law = attention_law(hardware, dtype, "serial_walk")
-    try:
-        found = fit(law, WALK_PARAMETERS, cells.fit)
-    except FitError as error:
-        return replace(part, problem=str(error))
-    part = replace(part, law="serial walk", fit=found, values=found.values)
-    return judged(part, lambda inputs: law(found.values, inputs), cells)
+    start = {"walk_overhead_s": hardware.coefficients.attention_overhead_s.value}
+    tried: list[tuple[str, float | str]] = []
+    for name, fixed, free in (
+        ("serial walk", {}, WALK_PARAMETERS),
+        ("serial walk from decode's start", start, WALK_PARAMETERS[1:]),
+    ):
+        law = attention_law(hardware, dtype, "serial_walk", fixed)
+        try:
+            found = fit(law, free, cells.fit)
+        except FitError as error:
+            tried.append((name, str(error)))
+            continue
+        part = replace(part, law=name, tried=tuple(tried), fit=found, values={**fixed, **found.values})
+        return judged(part, partial(law, found.values), cells)
+    return replace(part, tried=tuple(tried), problem=str(tried[-1][1]))
 
 
 def _named(part: Part[Attention], name: str, hardware: Hardware, dtype: str, cells: Cells[Attention]) -> Part[Attention]:
@@ -254,20 +268,24 @@ def fit_launches(hardware: Hardware, dtype: str, regime: AttentionRegime, models
 def refined(
     hardware: Hardware, dtype: str, regime: AttentionRegime, models: Models, cells: Cells[Forward]
 ) -> Part[Forward] | None:
-    """Row factors as whole passes show them, where they predict passes of other models, batches and contexts better.
+    """Row factors as whole passes show them, where they predict passes of other row counts better.
 
     A matrix that is timed alone finds caches and threads as no pass leaves them.
     """
     law = forward_law(hardware, dtype, regime, models)
-    groups = sorted({cell.group for cell in cells.fit})
-    if len(groups) < 2:
+
+    def rows(cell: Observation[Forward]) -> int:
+        return cell.inputs.batch * cell.inputs.rows
+
+    several = sorted({rows(cell) for cell in cells.fit} - {1})
+    if len(several) < 3:
         return None
     before: list[float] = []
     after: list[float] = []
-    for fold in range(min(4, len(groups))):
-        out = set(groups[fold::4])
-        test = [cell for cell in cells.fit if cell.group in out]
-        factors = pass_row_factors(hardware, dtype, regime, models, [cell for cell in cells.fit if cell.group not in out])
+    for out in several:
+        # One row is a kernel of its own, which others say nothing about.
+        test = [cell for cell in cells.fit if rows(cell) == out]
+        factors = pass_row_factors(hardware, dtype, regime, models, [cell for cell in cells.fit if rows(cell) != out])
         better = forward_law(with_row_factors(hardware, dtype, factors), dtype, regime, models)
         for each, sizes in ((law, before), (better, after)):
             predicted = each({}, [cell.inputs for cell in test])

@@ -15,6 +15,7 @@ from simulator.hardware import Hardware, Quantity
 T = TypeVar("T")
 # Fixed times are told from the shortest cells alone, whose law is the crudest.
 _TIME_DOUBT = 2.0
+_TILE_DOUBT = 0.04
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ def doubts(part: Part[T], names: Sequence[str]) -> dict[str, float]:
         value = part.values[name]
         own = part.fit.std(name) / value if part.fit and name in part.fit.names and value > 0 else 0.0
         found[name] = round(min(max(own, floor * (_TIME_DOUBT if name.endswith("_s") else 1.0)), 0.5), 3)
+        if name.endswith("_tile_rows"):
+            found[name] = _TILE_DOUBT  # one of a list, not a size in between
     return found
 
 

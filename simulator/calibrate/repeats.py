@@ -1,32 +1,41 @@
-"""How well the measurement repeats: the ratio t(γ+1 rows)/t(1 row) of the main model, and the same from a second measurement.
-
-Both series are taken in one process, each with samples of its own spread over the whole run.
-"""
+"""What speculation turns on, judged in one process: the ratio t(γ+1 rows)/t(1 row) of the main model as the fitted profile has
+it, as measured, and as measured a second time with samples of its own, which no fit has seen."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from calibration.measurement import Measurement, MeasurementFile
+from simulator.architecture import config_of
+from simulator.calibrate.laws import Forward, forward_law
+from simulator.calibrate.report import FitReport
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedRatio:
-    """t(γ+1)/t(1), γ = `num_speculative_tokens`, by two independent measurements; samples: of the poorest of the four times."""
+    """t(γ+1)/t(1), γ = `num_speculative_tokens`: of the profile, and by two independent measurements; samples: behind the
+    poorest of the four times."""
 
     num_speculative_tokens: int
+    profile: float
     first: float
     second: float
     samples: int
 
     @property
+    def profile_error(self) -> float:
+        """|profile / second - 1|."""
+        return abs(self.profile / self.second - 1)
+
+    @property
     def difference(self) -> float:
-        """|first / second - 1|."""
+        """|first / second - 1|: what measuring again changes."""
         return abs(self.first / self.second - 1)
 
 
-def repeated_ratios(file: MeasurementFile) -> tuple[str, list[RepeatedRatio]]:
+def repeated_ratios(file: MeasurementFile, report: FitReport) -> tuple[str, list[RepeatedRatio]]:
     """(what was measured twice, its ratios); empty where the time was too short for a second measurement."""
     again = file.of("forward", split="check")
     if not again:
@@ -34,18 +43,29 @@ def repeated_ratios(file: MeasurementFile) -> tuple[str, list[RepeatedRatio]]:
     where = {name: again[0].inputs[name] for name in ("model", "dtype", "mode", "batch", "context")}
     second = _by_rows(again, where)
     first = _by_rows([each for each in file.of("forward") if each.split != "check"], where)
-    found = [
-        RepeatedRatio(
-            rows - 1,
-            first[rows].median_s / first[1].median_s,
-            second[rows].median_s / second[1].median_s,
-            min(len(each[number].seconds) for each in (first, second) for number in (1, rows)),
-        )
-        for rows in sorted(first.keys() & second.keys() - {1})
-        if 1 in first and 1 in second
-    ]
     words = "{model} {dtype}, {mode}, batch {batch}, context {context}".format(**where)
-    return words, found
+    rows = sorted(first.keys() & second.keys())
+    if 1 not in rows:
+        return words, []
+    modelled = dict(zip(rows, _modelled(report, where, rows), strict=True))
+    return words, [
+        RepeatedRatio(
+            number - 1,
+            modelled[number] / modelled[1],
+            first[number].median_s / first[1].median_s,
+            second[number].median_s / second[1].median_s,
+            min(len(each[at].seconds) for each in (first, second) for at in (1, number)),
+        )
+        for number in rows[1:]
+    ]
+
+
+def _modelled(report: FitReport, where: Mapping[str, int | float | str], rows: Sequence[int]) -> Sequence[float]:
+    """Seconds of the passes by the fitted device."""
+    name, batch, context = str(where["model"]), int(where["batch"]), int(where["context"])
+    models = {name: config_of(report.header.models[name], Path(name)).architecture}
+    law = forward_law(report.hardware, str(where["dtype"]), report.regime, models)
+    return law({}, [Forward(name, batch, number, context) for number in rows])
 
 
 def _by_rows(measured: Sequence[Measurement], where: dict[str, int | float | str]) -> dict[int, Measurement]:
@@ -54,20 +74,19 @@ def _by_rows(measured: Sequence[Measurement], where: dict[str, int | float | str
     }
 
 
-def repeat_lines(file: MeasurementFile) -> list[str]:
-    """The two measurements side by side, as lines of text."""
-    where, ratios = repeated_ratios(file)
+def repeat_lines(file: MeasurementFile, report: FitReport) -> list[str]:
+    """Profile and both measurements side by side, as lines of text."""
+    where, ratios = repeated_ratios(file, report)
     if not ratios:
         return ["No second measurement of the ratio t(γ+1)/t(1): more --minutes are needed."]
-    worst = max(ratios, key=lambda ratio: ratio.difference)
-    lines = [
-        f"Ratio t(γ+1 rows)/t(1 row) measured twice, {where}",
-        f"  γ       {'  '.join(f'{ratio.num_speculative_tokens:5d}' for ratio in ratios)}",
-        f"  first   {'  '.join(f'{ratio.first:5.2f}' for ratio in ratios)}",
-        f"  second  {'  '.join(f'{ratio.second:5.2f}' for ratio in ratios)}",
+    off, apart = (max(ratios, key=key) for key in (lambda each: each.profile_error, lambda each: each.difference))
+    return [
+        f"Ratio t(γ+1 rows)/t(1 row), {where}",
+        f"  γ                {'  '.join(f'{ratio.num_speculative_tokens:5d}' for ratio in ratios)}",
+        f"  profile          {'  '.join(f'{ratio.profile:5.2f}' for ratio in ratios)}",
+        f"  measured         {'  '.join(f'{ratio.first:5.2f}' for ratio in ratios)}",
+        f"  measured again   {'  '.join(f'{ratio.second:5.2f}' for ratio in ratios)}",
+        f"  Off the second measurement, never fitted: the profile by at most {off.profile_error:.1%} (γ = "
+        f"{off.num_speculative_tokens}), the first measurement by at most {apart.difference:.1%} (γ = "
+        f"{apart.num_speculative_tokens}); {min(ratio.samples for ratio in ratios)} samples or more each.",
     ]
-    few = min(ratio.samples for ratio in ratios)
-    lines.append(
-        f"  The two differ by at most {worst.difference:.1%} (γ = {worst.num_speculative_tokens}); {few} samples or more each."
-    )
-    return lines

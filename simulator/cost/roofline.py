@@ -86,7 +86,7 @@ def experts_touched(num_experts: int, top_k: int, tokens: float, popularity_shap
 def grouped_gemm(
     routed_rows: float, touched: float, parameters: float, weight_bytes_per_element: float, hardware: Hardware, compute_dtype: str
 ) -> Operation:
-    """The routed experts of one layer: weights of the touched ones, arithmetic of all routed rows, at least a floor.
+    """The routed experts of one layer: sorting rows and launching, weights of the touched ones, arithmetic of all routed rows.
 
     routed_rows: tokens × experts per token. parameters: weights of one expert on this device.
     """
@@ -95,8 +95,8 @@ def grouped_gemm(
     memory_s = touched * parameters * weight_bytes_per_element / bandwidth
     compute_s = 2.0 * routed_rows * parameters / hardware.flops_per_s(compute_dtype)
     busy_s = smooth_maximum(memory_s, compute_s, coefficients.gemm_smoothness.value)
-    floor_s = coefficients.expert_overhead_s.value
-    return Operation(max(busy_s, floor_s), _bound(floor_s, memory_s, compute_s))
+    overhead_s = coefficients.expert_overhead_s.value
+    return Operation(overhead_s + busy_s, _bound(overhead_s, memory_s, compute_s))
 
 
 def elementwise_s(moved_bytes: float, hardware: Hardware) -> float:

@@ -23,7 +23,7 @@ from simulator.serving_engine import ServingEngine
 from simulator.speculation import MODELLESS_METHODS
 
 # Rounds measured twice in one configuration differ by 3 % (median) and 11-12 % (90th percentile): docs/model.md.
-ROUND_NOISE_STD = 0.04
+ROUND_NOISE_STD = 0.035
 # Runs of engines on architectures, or by laboratories, that no constant was fitted on: docs/accuracy.md.
 TRANSFER_STD = 0.10
 # Absolute step times of one shape differ by 4-6 % between software stacks on one device.

@@ -49,7 +49,7 @@ UNFITTED = (*BY_HAND, "D9", "C61", "C65", "C68")
 SERVED = ("sglang", "sglang_2025", "vllm", "vllm_2025", "trtllm", "generic")
 CONSTANTS = (
     Constant("expert_bandwidth_fraction", (), 0.9, 0.05),
-    Constant("expert_overhead_s", (), 25e-6, 0.3),
+    Constant("expert_overhead_s", (), 15e-6, 0.4),
     Constant("expert_row_correlation", (), 0.7, 0.25),
     Constant("expert_popularity_shape", (), 1.0, 0.7),
     Constant("state_overhead_s", (), 60e-6, 0.4),

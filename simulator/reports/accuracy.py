@@ -77,7 +77,7 @@ def accuracy_markdown(shipped: Sequence[Scored], without: Sequence[Scored], fit:
     """The part of docs/accuracy.md that is computed."""
     parts = [
         f"With each run's family left out of the fit, which is the error to quote: {accuracy_sentence(without)}",
-        f"With the shipped constants, fitted on all families but {' and '.join(UNFITTED)}: {accuracy_sentence(shipped)}",
+        f"With the shipped constants, fitted on all families but {', '.join(UNFITTED)}: {accuracy_sentence(shipped)}",
         f"![Predicted against measured R]({figure})",
     ]
     for title, header, rows in (*accuracy_tables(shipped, without), constants_table(fit)):

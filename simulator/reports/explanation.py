@@ -35,7 +35,17 @@ def explanation_sentences(answer: Explanation) -> list[str]:
         sentences.append(f"The sign would flip with {changes}.")
     elif answer.speedup is not None:
         sentences.append("No other batch, context, γ or lighter engine among those tried flips the sign; only acceptance would.")
+    if measured := _measured(answer):
+        sentences.append(measured)
     return sentences
+
+
+def _measured(answer: Explanation) -> str:
+    """Where the coefficients of a calibrated device come from; "" for a device that was not measured with this program."""
+    hardware = answer.deployment.hardware
+    if not any(source.startswith("measurements sha256:") for source in hardware.profile.sources):
+        return ""
+    return f"{hardware.name} is as measured: {hardware.coefficients.memory_bandwidth_fraction.note}."
 
 
 def explanation_table(answer: Explanation) -> tuple[list[str], list[list[str]]]:
@@ -102,5 +112,6 @@ def explanation_summary(answer: Explanation) -> dict[str, Any]:
             for doubt in answer.doubts
         ],
         "flips": [{"change": flip.change, "speedup": flip.speedup} for flip in answer.flips],
+        "hardware_sources": list(answer.deployment.hardware.profile.sources),
         "warnings": list(answer.warnings),
     }

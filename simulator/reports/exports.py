@@ -11,7 +11,7 @@ from simulator.spec import Problem, SpecError, nearest
 
 
 def setting_of(scenario: Scenario, gamma: int | None = None) -> Setting:
-    """What the scenario sets: the chain of γ, or its only shape where left out. Raises `SpecError` where γ is not one of its own."""
+    """What the scenario sets: the chain of γ, or its only shape where left out. Raises `SpecError` where γ is none of its own."""
     speculation = scenario.file.speculation
     assert speculation is not None
     shapes = speculation.shapes if gamma is None else [shape for shape in speculation.shapes if shape == Tree.chain(gamma)]
