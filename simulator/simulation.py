@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import cycle
+from itertools import count, cycle
 from typing import Literal
 
 import numpy as np
@@ -155,7 +155,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Simulation
     for shape in scenario.shapes:
         for label, law in _laws(scenario, shape, warnings):
             server = _Server(scenario, scenario.deployed(shape), shape, law)
-            comparisons.append(_compare(server, plain, _variant(server, label, requests, progress), requests))
+            comparisons.append(_compare(server, plain, _variant(server, label, requests, progress), requests, progress))
     return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(warnings))
 
 
@@ -319,8 +319,8 @@ class _Server:
         mean_output = sum(request.output_tokens for request in requests) / len(requests)
         # Long answers give as many steps from fewer requests; enough are kept to fill the replica several times.
         few = min(SATURATION_REQUESTS, max(round(SATURATION_REQUESTS * min(LONG_OUTPUT / mean_output, 1.0)), 4 * at_once))
-        count = max(2 * few, 6 * at_once)
-        total, done = few + count, 0
+        many = max(2 * few, 6 * at_once)
+        total, done = few + many, 0
 
         def path(request: Request) -> AcceptancePath:
             nonlocal done
@@ -330,7 +330,7 @@ class _Server:
             return self.path(request)
 
         first = self._overloaded(requests, few, math.inf, path)
-        return self._overloaded(requests, count, OVERLOAD * first.per_s, path)
+        return self._overloaded(requests, many, OVERLOAD * first.per_s, path)
 
     def _most_at_once(self, requests: tuple[Request, ...]) -> int:
         """About how many requests the KV cache holds."""
@@ -338,10 +338,10 @@ class _Server:
         return int(self.rules.total_blocks * self.rules.block_tokens / tokens) + 1
 
     def _overloaded(
-        self, requests: tuple[Request, ...], count: int, rate_per_s: float, path: Callable[[Request], AcceptancePath]
+        self, requests: tuple[Request, ...], number: int, rate_per_s: float, path: Callable[[Request], AcceptancePath]
     ) -> Saturation:
         arriving = tuple(
-            replace(r, request_id=i, arrival_s=i / rate_per_s) for i, r in zip(range(count), cycle(requests), strict=False)
+            replace(r, request_id=i, arrival_s=i / rate_per_s) for i, r in zip(range(number), cycle(requests), strict=False)
         )
         result = serve(arriving, self.rules, self.pricer, path, self.drafts)
         ends = sorted(record.finish_s for record in result.records if record.finish_s is not None)
@@ -357,15 +357,7 @@ class _Server:
 
 
 def _variant(server: _Server, label: str, requests: tuple[Request, ...], progress: Progress | None) -> Variant:
-    count = 0
-
-    def begun() -> None:
-        nonlocal count
-        count += 1
-        if progress is not None:
-            progress(label, count, len(requests))
-
-    result = server.run(requests, begun)
+    result = server.run(requests, _counter(progress, label, len(requests)))
     summary = summarise(result, server.scenario.file.service_level)
     if not summary.finished:
         raise SpecError([_nothing_served(server.scenario, summary)])
@@ -376,6 +368,12 @@ def _variant(server: _Server, label: str, requests: tuple[Request, ...], progres
 
     saturation = server.saturated(requests, advance)
     return Variant(label, server.shape.depth, server.deployment, server.rules.total_blocks, result, summary, saturation)
+
+
+def _counter(progress: Progress | None, label: str, total: int) -> Callable[[], None]:
+    """Reports one more request begun whenever it is called."""
+    done = count(1)
+    return (lambda: None) if progress is None else (lambda: progress(label, next(done), total))
 
 
 @dataclass(frozen=True)
@@ -408,7 +406,9 @@ class _Runs:
         return Estimate(middle.ratio, middle.ratio * math.exp(-below), middle.ratio * math.exp(min(above, 50.0)))
 
 
-def _compare(server: _Server, plain: Variant, variant: Variant, requests: tuple[Request, ...]) -> Comparison:
+def _compare(
+    server: _Server, plain: Variant, variant: Variant, requests: tuple[Request, ...], progress: Progress | None
+) -> Comparison:
     """What speculation changed, with the doubt of requests and of coefficients together."""
     load, law = plain.summary.load, server.law
     assert law is not None
@@ -421,9 +421,11 @@ def _compare(server: _Server, plain: Variant, variant: Variant, requests: tuple[
     log_std = pricer.log_std(gamma, batch, context, proposal_rate)
     tau = variant.summary.acceptance.mean_acceptance_length or 1.0
     spread = math.exp(Z80 * log_std)
-    runs = _Runs(
-        plain.result, variant.result, server.run(requests, round_scale=spread), server.run(requests, round_scale=1 / spread)
+    slow, fast = (
+        server.run(requests, _counter(progress, f"{variant.label}, {end} end of R", len(requests)), round_scale=scale)
+        for end, scale in (("high", spread), ("low", 1 / spread))
     )
+    runs = _Runs(plain.result, variant.result, slow, fast)
     metric, judged = _judged(server.scenario, runs)
     verdict: Verdict = "close" if judged is None else _verdict(judged)
     if judged is None:

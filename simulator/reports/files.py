@@ -104,7 +104,7 @@ def _write_records(path: Path, result: SimulationResult) -> None:
     import pyarrow.parquet
 
     rows = [
-        {"variant": variant.label, "num_speculative_tokens": variant.shape.nodes - 1, **_record(record)}
+        {"variant": variant.label, "num_speculative_tokens": variant.gamma, **_record(record)}
         for variant in (result.plain, *(comparison.variant for comparison in result.comparisons))
         for record in variant.result.records
     ]
