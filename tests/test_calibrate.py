@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -220,23 +221,13 @@ def tiny(tmp_path: Path) -> list[str]:
     return flags
 
 
-def test_a_dry_run_plans_for_a_gpu_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_documented_gpu_run_is_planned_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    flags = [
-        "calibrate",
-        "--dry-run",
-        "--device",
-        "cuda",
-        "--hardware",
-        "h200_sxm",
-        "--minutes",
-        "8",
-        "--dtype",
-        "bf16",
-        "--dtype",
-        "fp8",
-    ]
+    document = (Path(__file__).parents[1] / "docs" / "calibrating.md").read_text()
+    dry, real = re.findall(r"^python -m simulator\.calibrate (--device cuda .*)$", document, re.MULTILINE)
+    assert set(real.split()) - {"--out", "hardware_profiles/h200_measured.yaml"} <= set(dry.split())
+    flags = ["calibrate", *dry.split()]
     assert main([*flags, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["models"] == ["llama-8b", "llama-1b", "llama-3b"]
@@ -340,7 +331,7 @@ def test_cells_interleave_over_the_whole_run(tmp_path: Path, tiny: list[str]) ->
         for each in session.plan.cells
         if each.rank == 0 or each.cell.kind in ("launch", "sampling", "kv_crop") or _is_small(each.cell)
     )
-    session = replace(session, plan=replace(session.plan, cells=cheap))
+    session = replace(session, plan=replace(session.plan, cells=cheap), begun=time.monotonic())
     seen: list[int] = []
     file = measure(session, tmp_path / "a.jsonl", False, lambda kind, number, used_s: seen.append(number), lambda visit: None)
     assert seen == sorted(seen)
@@ -348,7 +339,6 @@ def test_cells_interleave_over_the_whole_run(tmp_path: Path, tiny: list[str]) ->
     for measured in file.measurements:
         visits = len(set(measured.at_s))
         assert visits >= len(set(measured.rounds)) >= file.last_round
-        assert max(measured.at_s) - min(measured.at_s) > 0.2 * file.elapsed_s
     records = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()[1:-1]]
     orders = [[Cell(**each["cell"]).key for each in records if each["round"] == number] for number in (1, 2)]
     essential = sum(each.rank == 0 for each in cheap)
