@@ -220,6 +220,55 @@ class _Point(Spec):
     context_len: Annotated[int, Field(ge=1)] | None = None
 
 
+@app.command()
+def validate(
+    published: Annotated[bool, typer.Option("--published", help="Against the shipped table of published runs.")] = False,
+    leave_one_family_out: Annotated[
+        bool, typer.Option("--leave-one-family-out", help="With constants refitted without each run's family (minutes).")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="CSV file for the predictions, as predict --table writes them.")] = None,
+    diff: Annotated[Path | None, typer.Option(help="An older such file: which runs moved, and whether for the better.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Markdown page whose computed part is written anew (minutes).")] = None,
+    refit: Annotated[bool, typer.Option("--refit", help="Fit the constants anew and write them over the shipped ones.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Predicted against measured: errors by family, signs, intervals, and what a change moved."""
+    from simulator import validate as validation
+    from simulator.questions import accuracy
+    from simulator.reports import accuracy as tables
+
+    if not published:
+        raise SpecError([Problem("--published", "", "must be given: it names what to compare with")])
+    if refit:
+        changed = validation.refit()
+        err.print("\n".join([*changed, f"{len(changed)} constants changed"]))
+        return
+    old = None if diff is None else accuracy.read_speedups(diff)
+    with _progress(quiet=as_json, doing="leaving out", things="families") as progress:
+        if page is not None:
+            scored = validation.write_page(page, progress)
+        else:
+            scored = accuracy.left_out(progress) if leave_one_family_out else accuracy.as_shipped()
+    if out is not None:
+        _write_atomically(out, validation.table(scored))
+    parts = [*tables.accuracy_tables(scored, None)] if old is None else [tables.moved_table(accuracy.moved(scored, old))]
+    if as_json:
+        _print_json(
+            {"schema_version": 1, "summary": tables.accuracy_sentence(scored), "tables": [_table_json(*p) for p in parts]}
+        )
+        return
+    console = _console()
+    _print_sentence(console, tables.accuracy_sentence(scored), "bold")
+    console.print()
+    for title, header, rows in parts:
+        console.print(Text(title, style="bold"))
+        _print_table(console, header, rows)
+
+
+def _table_json(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, Any]:
+    return {"title": title, "rows": [dict(zip(header, row, strict=True)) for row in rows]}
+
+
 app.command("calibrate")(calibrate)
 
 
@@ -416,7 +465,7 @@ def _write_atomically(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Progress]:
+def _progress(quiet: bool, doing: str = "simulating", things: str = "requests") -> Iterator[Progress]:
     """A bar per run on stderr, with the time left."""
     if quiet or not err.is_terminal:
         begun: set[str] = set()
@@ -424,7 +473,7 @@ def _progress(quiet: bool) -> Iterator[Progress]:
         def announce(label: str, done: int, total: int) -> None:
             if not quiet and label not in begun:
                 begun.add(label)
-                err.print(f"simulating {total} requests: {label}")
+                err.print(f"{doing} {total} {things}: {label}")
 
         yield announce
         return
@@ -433,7 +482,7 @@ def _progress(quiet: bool) -> Iterator[Progress]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total} requests"),
+        TextColumn("{task.completed}/{task.total} " + things),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=err, transient=True) as bars:

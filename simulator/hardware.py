@@ -124,15 +124,14 @@ class Coefficients(Spec):
     gemm_overhead_s: per GEMM in a captured graph. gemm_smoothness: p of the smooth maximum. gemm_tile_rows: T, to which
     rows are rounded for arithmetic. *_by_type: the same for GEMMs that compute in one type (fp8 kernels differ from the 16-bit
     ones that the plain coefficients speak of). attention_tile_rows: to which query rows × heads of one KV head are rounded for
-    arithmetic. attention_wave_s: time of one wave of sequence × KV-head blocks over the compute
-    units. walk_*: the kernel without split-KV: its overhead, and one block's serial walk over the KV cache (seconds per
-    cached token at head dimension 128, and fixed). elementwise_overhead_s: one small kernel (norm, rotary embedding,
-    activation, KV write).
+    arithmetic. attention_wave_s: time of one wave of sequence × KV-head blocks over the compute units. walk_*: the kernel
+    without split-KV: its overhead, and one block's serial walk over the KV cache (seconds per cached token at head
+    dimension 128, and fixed). elementwise_overhead_s: one small kernel (norm, rotary embedding, activation, KV write).
 
-    expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, floor per layer, how much of a new
-    choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where
-    routing picks groups of experts first). state_*: recurrent layers: floor, and what every further row of a sequence adds,
-    times the square root of the batch.
+    expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, time per layer beside it, how much of
+    a new choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where routing picks groups
+    of experts first), how evenly popular experts are (popularity_shape: first parameter of a Beta distribution, large is
+    even). state_*: recurrent layers: floor, and what every further row of a sequence adds, times the square root of the batch.
     """
 
     memory_bandwidth_fraction: Quantity
@@ -152,6 +151,7 @@ class Coefficients(Spec):
     expert_bandwidth_fraction: Quantity
     expert_overhead_s: Quantity
     expert_row_correlation: Quantity
+    expert_popularity_shape: Quantity
     grouped_routing_correlation: Quantity
     state_overhead_s: Quantity
     state_row_s: Quantity
@@ -207,8 +207,17 @@ class HardwareProfile(Spec):
     doubtful: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
+    @property
+    def architecture(self) -> str:
+        """Devices of one architecture run the same kernels: the compute capability, or vendor and kind."""
+        return self.compute_capability or f"{self.vendor} {self.kind}"
+
 
 _PCIE_GEN3_X16_BYTES_PER_S = 16e9
+# 0.031 µs per token at 2.52 GHz, 0.022 at 2.6 GHz; boost clocks: about 2.5 GHz from compute capability 8.9 on, 1.4 to 1.7 before.
+_WALK_CYCLES_PER_TOKEN = 68.0
+_CLOCK_HZ_FROM_8_9 = 2.5e9
+_CLOCK_HZ = 1.5e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,15 +243,6 @@ _GPU: dict[str, float] = {
     "attention_flops_fraction": 0.5, "attention_wave_s": 2.7e-6, "attention_tile_rows": 64.0,
     "walk_overhead_s": 3e-6, "walk_fixed_s": 4.5e-6, "elementwise_overhead_s": 2.5e-6,
 }  # fmt: skip
-# Fitted on published speculation runs of Qwen3-30B-A3B, DeepSeek and Qwen3-Next on H100 and H200; the same on every device.
-_LAYER_KINDS: dict[str, tuple[float, float, str]] = {
-    "expert_bandwidth_fraction": (0.9, 0.10, "fitted on published mixture-of-experts runs on H100 and H200"),
-    "expert_overhead_s": (25e-6, 0.20, "fitted on published mixture-of-experts runs on H100 and H200"),
-    "expert_row_correlation": (0.72, 0.15, "fitted on published mixture-of-experts runs on H100 and H200"),
-    "grouped_routing_correlation": (0.8, 0.25, "grouped routing touches fewer experts"),
-    "state_overhead_s": (81e-6, 0.20, "fitted on published runs of a hybrid with linear attention on H200"),
-    "state_row_s": (2e-6, 0.40, "fitted on published runs of a hybrid with linear attention on H200"),
-}
 DEFAULTS: Mapping[Kind, KindDefaults] = {
     "gpu": KindDefaults(_GPU, "no measurement of this device: class default"),
     # Weights read per token × tokens/s over datasheet bandwidth, batch 1: GB10 0.60-0.69 (FP8), M3 Ultra 0.62-0.81 (mlx-lm,
@@ -281,8 +281,13 @@ DEFAULTS: Mapping[Kind, KindDefaults] = {
         time_std=0.7,
     ),
 }  # fmt: skip
+# Experts and recurrent states: the same on every device where its profile says nothing else (published_cases/layer_kinds.yaml).
+LAYER_KINDS = (
+    "expert_bandwidth_fraction", "expert_overhead_s", "expert_row_correlation", "expert_popularity_shape",
+    "grouped_routing_correlation", "state_overhead_s", "state_row_s",
+)  # fmt: skip
 OVERRIDABLE = (
-    *sorted({*_GPU, *_LAYER_KINDS}), "walk_s_per_token", "memory_bytes", "memory_bandwidth_bytes_per_s", "compute_units",
+    *sorted({*_GPU, *LAYER_KINDS}), "walk_s_per_token", "memory_bytes", "memory_bandwidth_bytes_per_s", "compute_units",
 )  # fmt: skip
 
 
@@ -375,6 +380,7 @@ class HardwareOverride(Spec):
     expert_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     expert_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     expert_row_correlation: Annotated[float, Field(ge=0, le=1)] | None = None
+    expert_popularity_shape: Annotated[float, Field(gt=0, le=1e6)] | None = None
     grouped_routing_correlation: Annotated[float, Field(gt=0, le=1)] | None = None
     state_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     state_row_s: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -544,10 +550,7 @@ def _complete(profile: HardwareProfile) -> Coefficients:
     flops = given.get("flops_fraction", {})
     assert isinstance(flops, dict)
     filled: dict[str, object] = {name: defaults.quantity(name) for name in defaults.values}
-    filled |= {
-        name: Quantity(value=value, source="assumed", note=note, relative_std=std)
-        for name, (value, std, note) in _LAYER_KINDS.items()
-    }
+    filled |= _layer_kinds()
     filled |= {"walk_s_per_token": _assumed_walk(profile), **given}
     filled["flops_fraction"] = {
         dtype: flops.get(dtype) or defaults.quantity("flops_fraction") for dtype in profile.peak_flops_per_s
@@ -555,12 +558,23 @@ def _complete(profile: HardwareProfile) -> Coefficients:
     return Coefficients.model_validate(filled)
 
 
+@cache
+def _layer_kinds() -> dict[str, Quantity]:
+    """Coefficients of routed experts and recurrent layers, as fitted on published runs."""
+    found: dict[str, Quantity] = check(dict[str, Quantity], load_yaml(resources.folder("published_cases") / "layer_kinds.yaml"))
+    return {name: found[name] for name in LAYER_KINDS}
+
+
 def _assumed_walk(profile: HardwareProfile) -> Quantity:
-    """A block of 64 query rows takes 4·64·128 FLOP per cached token from its own compute unit at 0.5 of peak."""
-    peaks = profile.peak_flops_per_s
-    peak = next(peaks[dtype].value for dtype in ("bf16", "fp16", "fp32") if dtype in peaks)
-    seconds = 4 * 64 * 128 / (0.5 * peak / profile.compute_units)
-    return Quantity(value=seconds, source="assumed", note="64 query rows per block at half the peak of one compute unit")
+    """A lone block waits for its loads: 57 to 78 cycles per cached token on the two devices measured (RTX PRO 6000, RTX 4090)."""
+    capability = tuple(int(part) for part in (profile.compute_capability or "0").split("."))
+    clock_hz = _CLOCK_HZ_FROM_8_9 if capability >= (8, 9) else _CLOCK_HZ
+    return Quantity(
+        value=_WALK_CYCLES_PER_TOKEN / clock_hz,
+        source="assumed",
+        note="cycles per token of the measured devices at the usual clock of this generation",
+        relative_std=0.25,
+    )
 
 
 def override(hardware: Hardware, change: HardwareOverride, document: Document, location: Location = ("hardware",)) -> Hardware:

@@ -38,7 +38,7 @@ from simulator.speculation import (
     self_draft,
     tokenizer_problem,
 )
-from simulator.workload import MAX_TOKENS, usual_lengths
+from simulator.workload import MAX_TOKENS, DatasetLengths, usual_lengths
 
 Positive = Annotated[float, Field(ge=1e-9, le=1e9)]
 Count = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
@@ -154,10 +154,10 @@ def predict_table(path: str | Path) -> list[Prediction]:
 
     Raises `SpecError` where the file cannot be read or lacks a required column.
     """
-    return [_predict_row(row, document) for row, document in _rows(str(path))]
+    return [_predict_row(row, document) for row, document in table_rows(str(path))]
 
 
-def _rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
+def table_rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
@@ -236,7 +236,8 @@ def as_row(prediction: Prediction) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Question:
-    """An operating point with everything resolved. extra_std: doubt of ln R from what had to be assumed."""
+    """An operating point with everything resolved. extra_std: doubt of ln R from what had to be assumed. usual: the lengths' fair
+    ranges, where they are a dataset's usual ones."""
 
     deployment: Deployment
     gamma: int
@@ -247,6 +248,7 @@ class Question:
     acceptance: AcceptanceSpec | None
     extra_std: float
     warnings: tuple[str, ...]
+    usual: DatasetLengths | None = None
 
     def law(self, document: Document) -> Callable[[int], AcceptanceLaw | None]:
         """The acceptance law by γ; a lone mean acceptance length holds at the question's own γ."""
@@ -262,9 +264,13 @@ class Question:
 
 def predict_document(point: OperatingPoint, document: Document) -> Prediction:
     """As `predict`, with the document that errors point into. Raises `UnsupportedError` for what is not priced."""
-    question = resolve(point, document)
+    return answer(resolve(point, document), point, document)
+
+
+def answer(question: Question, point: OperatingPoint, document: Document) -> Prediction:
+    """The prediction of a question whose names are resolved; its deployment may hold other constants than the shipped ones."""
     deployment, gamma, batch = question.deployment, question.gamma, question.batch
-    tau, full, notes = _mean_acceptance_length(question, document)
+    tau, full, notes = accepted(question, document)
     unserved = _cannot_be_served(question)
     notes += (unserved,) if unserved else ()
     pricer = UncertainPricer(deployment, full)
@@ -279,7 +285,7 @@ def predict_document(point: OperatingPoint, document: Document) -> Prediction:
     r = max(cost.r * math.exp(shift), min(cost.r, 1.0))
     plain_s = cost.plain_step_s if measured_s is None else measured_s
     low, high = r * math.exp(-Z80 * log_std), r * math.exp(Z80 * log_std)
-    speedups = [_speedup(question, pricer.base, tau, ratio, plain_s) for ratio in (r, high, low)] if tau else [None] * 3
+    speedups = _with_interval(question, pricer.base, tau, (r, high, low), plain_s) if tau else (None, None, None)
     even_rate = pricer.base.break_even_rate(gamma, batch, question.context, log_shift=shift)
     return Prediction(
         id=point.id, status="ok", plain_step_s=plain_s, round_s=r * plain_s, r=r, r_low=low, r_high=high,
@@ -312,17 +318,45 @@ def verdict(low: float | None, high: float | None) -> Literal["win", "lose", "cl
     return "win" if low > 1 else "lose" if high < 1 else "close"
 
 
-def _speedup(question: Question, pricer: StepPricer, tau: float, r: float, plain_step_s: float) -> float:
+def _with_interval(
+    question: Question, pricer: StepPricer, tau: float, ratios: tuple[float, float, float], plain_s: float
+) -> tuple[float, float, float]:
+    """(speedup, low, high) for (R, its high, its low), widened by what lengths that nobody stated leave open."""
+    middle, low, high = (benchmark_speedup(question, pricer, tau, ratio, plain_s) for ratio in ratios)
+    spread = _lengths_spread(question, pricer, tau, ratios[0], plain_s)
+    down, up = math.hypot(math.log(middle / low), spread), math.hypot(math.log(high / middle), spread)
+    return middle, middle * math.exp(-down), middle * math.exp(up)
+
+
+def _lengths_spread(question: Question, pricer: StepPricer, tau: float, r: float, plain_s: float) -> float:
+    """Half the width of an 80 % interval of ln(speedup), from where a dataset's mean lengths may fairly fall."""
+    if question.usual is None:
+        return 0.0
+    prompt, output = question.usual.prompt_tokens, question.usual.output_tokens
+
+    prompts = [replace(question, prompt_tokens=tokens) for tokens in (prompt.low, prompt.high)]
+    outputs = [replace(question, output_tokens=tokens) for tokens in (output.low, output.high)]
+
+    def change(ends: list[Question]) -> float:
+        low, high = (benchmark_speedup(end, pricer, tau, r, plain_s) for end in ends)
+        return math.log(high / low) / 2
+
+    return math.hypot(change(prompts), change(outputs))
+
+
+def benchmark_speedup(question: Question, pricer: StepPricer, tau: float, r: float, plain_step_s: float) -> float:
     """Throughput ratio at constant batch: device time of one request without and with speculation.
 
-    plain = prefill + (n-1)·step/b;  speculative = prefill (draft's included) + (n-1)/τ·R·step/b.
+    plain = prefill + (wait + (n-1)·step)/b;  speculative = prefill (draft's included) + (wait + (n-1)/τ·R·step)/b, where wait is
+    the time outside of passes, in which only the request's own place in the batch is idle.
     """
     if question.prompt_tokens is None or question.output_tokens is None:
         return tau / r
     budget = question.deployment.engine.max_num_batched_tokens
     tokens = max(question.output_tokens - 1, 0) / question.batch * plain_step_s
-    plain_prefill_s = StepPricer(pricer.target).prefill_s(question.prompt_tokens, budget)
-    prefill_s = pricer.prefill_s(question.prompt_tokens, budget)
+    wait_s = question.deployment.engine.prompt_overhead_s.value / question.batch
+    plain_prefill_s = wait_s + StepPricer(pricer.target).prefill_s(question.prompt_tokens, budget)
+    prefill_s = wait_s + pricer.prefill_s(question.prompt_tokens, budget)
     return (plain_prefill_s + tokens) / (prefill_s + tokens * r / tau)
 
 
@@ -334,11 +368,12 @@ def _measured_plain_step_s(point: OperatingPoint, question: Question, pricer: St
     if n is None or n < 2 or prompt is None:
         return question.batch / point.plain_tokens_per_s
     prefill_s = StepPricer(pricer.target).prefill_s(prompt, question.deployment.engine.max_num_batched_tokens)
+    prefill_s += question.deployment.engine.prompt_overhead_s.value / question.batch
     decode_s = n / point.plain_tokens_per_s - prefill_s
     return question.batch * decode_s / (n - 1) if decode_s > 0 else question.batch / point.plain_tokens_per_s
 
 
-def _mean_acceptance_length(question: Question, document: Document) -> tuple[float | None, float, tuple[str, ...]]:
+def accepted(question: Question, document: Document) -> tuple[float | None, float, tuple[str, ...]]:
     """(τ or None, share of rounds accepted in full, notes)."""
     if question.acceptance is None:
         return None, 0.5, ()
@@ -364,9 +399,7 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     weights, kv_cache = _precision(point.precision, hardware, warnings)
     drafter, extra_std = _drafter(point, target, gamma, document, warnings)
     kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
-    drafter_weights = (
-        weights if point.method in ("layer_skip", "sparse_kv") else "fp32" if weights == "fp32" else hardware.wide_dtype
-    )
+    drafter_weights = _drafter_weights(point.method, weights, hardware)
     deployment = Deployment(
         hardware,
         engine,
@@ -381,11 +414,18 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
         tree=tree,
     )
     deployment, tp_std = _parallel(point, deployment, gamma, warnings)
-    prompt, output, context = _lengths(point, warnings)
+    prompt, output, context, usual = _lengths(point, warnings)
     acceptance = _acceptance(point, document)
     return Question(
-        deployment, gamma, point.batch, context, prompt, output, acceptance, math.hypot(extra_std, tp_std), tuple(warnings)
+        deployment, gamma, point.batch, context, prompt, output, acceptance, math.hypot(extra_std, tp_std), tuple(warnings), usual
     )
+
+
+def _drafter_weights(method: str, weights: str, hardware: Hardware) -> str:
+    """How the drafter is stored where nobody says: layers of the target's checkpoint as the target, other drafters in 16 bit."""
+    if method in ("layer_skip", "sparse_kv", "mtp"):
+        return weights
+    return "fp32" if weights == "fp32" else hardware.wide_dtype
 
 
 def _known(*finds: Callable[[], Any]) -> list[Any]:
@@ -517,19 +557,21 @@ def _with_parallel(deployment: Deployment, size: int, draft_size: int) -> Deploy
     return replace(deployment, tensor_parallel_size=size, draft_tensor_parallel_size=draft_size)
 
 
-def _lengths(point: OperatingPoint, warnings: list[str]) -> tuple[int | None, int | None, float]:
-    """(prompt, output, mean context while decoding) from what is given or usual for the dataset."""
+def _lengths(point: OperatingPoint, warnings: list[str]) -> tuple[int | None, int | None, float, DatasetLengths | None]:
+    """(prompt, output, mean context while decoding) from what is given or usual for the dataset; and in which ranges, where both
+    are only usual."""
     prompt, output = point.prompt_len, point.output_len
-    usual = usual_lengths(point.dataset) if point.dataset else None
-    if usual is not None and (prompt is None or output is None) and point.context_len is None:
+    usual = usual_lengths(point.dataset) if point.dataset and point.context_len is None else None
+    stated = prompt is not None or output is not None
+    if usual is not None and (prompt is None or output is None):
         prompt, output = prompt or usual.prompt_tokens.usual, output or usual.output_tokens.usual
         warnings.append(f"lengths usual for {point.dataset}: prompt {prompt}, output {output}")
     if point.context_len is not None:
-        return prompt, output, point.context_len
+        return prompt, output, point.context_len, None
     if prompt is not None and output is not None:
-        return prompt, output, prompt + output / 2
+        return prompt, output, prompt + output / 2, None if stated else usual
     warnings.append(f"context unknown: {prompt or DEFAULT_CONTEXT} tokens taken, prefill share left out")
-    return prompt, output, prompt or DEFAULT_CONTEXT
+    return prompt, output, prompt or DEFAULT_CONTEXT, None
 
 
 def _acceptance(point: OperatingPoint, document: Document) -> AcceptanceSpec | None:

@@ -22,8 +22,8 @@ _SUFFIXES = ("-hf", "-instruct", "-chat", "-2507")
 
 
 def folder(kind: str) -> Path:
-    """The folder of one kind of data: beside the package in a checkout, inside it in an installed wheel."""
-    name = KINDS[kind]
+    """The folder of one kind of data, or of a name: beside the package in a checkout, inside it in an installed wheel."""
+    name = KINDS.get(kind, kind)
     installed = _PACKAGE / "_data" / name
     return installed if installed.is_dir() else _PACKAGE.parent / name
 

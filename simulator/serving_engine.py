@@ -7,6 +7,7 @@ per sequence, all-reduce kind, batching rules and memory it keeps for itself.
 from __future__ import annotations
 
 import bisect
+import math
 import re
 from functools import cache
 from typing import Annotated, Literal
@@ -22,7 +23,10 @@ AttentionRegime = Literal["split_kv", "serial_walk", "kv_reread"]
 
 
 class GraphLadder(Spec):
-    """Captured sizes in rows: the listed ones, then every `step` up to `largest`."""
+    """Captured sizes: the listed ones, then every `step` up to `largest`. They count rows, or decoding sequences of any number of
+    rows each; in the latter case prompts have no graph."""
+
+    counts: Literal["rows", "sequences"] = "rows"
 
     listed: tuple[Count, ...]
     step: Count
@@ -34,14 +38,28 @@ class GraphLadder(Spec):
 
 class RowLaw(Spec):
     """How a small-row kernel pays for rows: each further one reads `weight_reads_per_row` of the weights again, up to
-    `largest_rows`; above, the matrix kernel runs. Holds for these `formats`, on devices of these `vendors` and `kinds` (all where
-    empty)."""
+    `largest_rows`; above, the matrix kernel runs. `weight_reads_from_second_row`: read again, once, as soon as there is more than
+    one row, where the kernel for several rows streams worse than the one for a single row. Holds for these `formats`, on devices
+    of these `vendors` and `kinds` (all where empty)."""
 
     formats: tuple[str, ...]
     vendors: tuple[str, ...] = ()
     kinds: tuple[Kind, ...] = ()
     largest_rows: Count
     weight_reads_per_row: Quantity
+    weight_reads_from_second_row: Quantity | None = None
+
+    def weight_reads(self, rows: float) -> float:
+        """How often `rows` rows read the weights.
+
+        >>> once = Quantity(value=0.5, source="assumed")
+        >>> RowLaw(formats=("int4",), largest_rows=8, weight_reads_per_row=once).weight_reads(3)
+        2.0
+        """
+        if not 1 < rows <= self.largest_rows:
+            return 1.0
+        again = self.weight_reads_from_second_row
+        return 1.0 + self.weight_reads_per_row.value * (rows - 1) + (again.value if again else 0.0)
 
 
 class AttentionRule(Spec):
@@ -54,14 +72,18 @@ class AttentionRule(Spec):
 class ServingEngine(Spec):
     """One engine version. Seconds, bytes, rows.
 
-    step_overhead_s: host time per step that the device waits for. round_overhead_s: what a speculative round adds to it.
+    step_overhead_s: host time per step that the device waits for. round_overhead_s: what a speculative round adds to it, and
+    feature_overhead_s what it adds where the drafter fuses several states of the target (EAGLE-3, block). state_rollback_s: per
+    round and recurrent layer, bringing states back to the last accepted position.
     draft_step_overhead_s: per draft pass, by method. tree_*: what a draft tree adds to a round and to each draft pass.
-    request_overhead_s: per running request and step.
+    request_overhead_s: per running request and step. prompt_overhead_s: once per request, between its arrival and its first pass
+    and again at its end (HTTP, tokenizer, scheduling), in which its place in the batch makes no token.
     launch_per_layer_s: host time to launch one layer without a captured graph; a pass then takes at least
     layers × this. sampler_passes / rejection_passes: passes over rows × vocabulary in 32 bit. ngram_lookup_s: CPU time
     per request and round. draft_cache: how the draft's cache follows the accepted tokens: `padded` first pass over
     γ+1 rows, `catch_up` one more row after full acceptance, `extra_pass` γ+1 passes a round. admission: what of a request
-    must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`.
+    must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`. fitted_on: architectures of devices
+    (`HardwareProfile.architecture`) on whose published runs its constants were fitted; elsewhere they are less sure.
     """
 
     schema_version: Literal[1]
@@ -69,10 +91,13 @@ class ServingEngine(Spec):
     versions: str
     step_overhead_s: Quantity
     round_overhead_s: Quantity
+    feature_overhead_s: Quantity
+    state_rollback_s: Quantity
     draft_step_overhead_s: dict[str, Quantity]
     tree_round_overhead_s: Quantity
     tree_draft_step_overhead_s: Quantity
     request_overhead_s: Quantity
+    prompt_overhead_s: Quantity
     launch_per_layer_s: Quantity
     sampler_passes: Quantity
     rejection_passes: Quantity
@@ -91,6 +116,7 @@ class ServingEngine(Spec):
     max_num_batched_tokens: Count
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)]
     reserved_bytes: Quantity
+    fitted_on: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
     @model_validator(mode="after")
@@ -134,13 +160,19 @@ def captured_sizes(ladder: GraphLadder) -> tuple[int, ...]:
     return ladder.sizes()
 
 
-def captured_rows(engine: ServingEngine, rows: int) -> int | None:
-    """Rows of the captured graph that serves `rows`, or None where the pass runs eagerly."""
+def captured_rows(engine: ServingEngine, rows: int, sequences: int, prompts: bool = False) -> int | None:
+    """Rows of the captured graph that serves `rows` of `sequences`, or None where the pass runs eagerly."""
     if engine.graphs is None:
         return None
+    by_sequence = engine.graphs.counts == "sequences"
+    if by_sequence and (prompts or not sequences):
+        return None
+    asked = sequences if by_sequence else rows
     sizes = captured_sizes(engine.graphs)
-    index = bisect.bisect_left(sizes, rows)
-    return sizes[index] if index < len(sizes) else None
+    index = bisect.bisect_left(sizes, asked)
+    if index == len(sizes):
+        return None
+    return math.ceil(rows * sizes[index] / sequences) if by_sequence else sizes[index]
 
 
 def find_engine(name: str, where: str = "", key: str = "engine") -> ServingEngine:

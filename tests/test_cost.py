@@ -26,6 +26,7 @@ LLAMA_1B = find_model("meta-llama/Llama-3.2-1B-Instruct")
 EAGLE3 = find_model("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B")
 H100 = find_hardware("h100_sxm")
 VLLM = find_engine("vllm")
+MIXTURE, HYBRID = "Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-Next-80B-A3B-Instruct"
 
 
 def eagle3(**changes) -> Deployment:
@@ -198,8 +199,15 @@ def test_uncaptured_passes_wait_for_their_launches():
 
 
 def test_rows_are_padded_to_the_next_captured_graph_and_none_serves_beyond_the_ladder():
-    assert [captured_rows(VLLM, rows) for rows in (1, 3, 9, 512, 513)] == [1, 4, 16, 512, None]
-    assert captured_rows(find_engine("hf_eager"), 1) is None
+    assert [captured_rows(VLLM, rows, rows) for rows in (1, 3, 9, 512, 513)] == [1, 4, 16, 512, None]
+    assert captured_rows(find_engine("hf_eager"), 1, 1) is None
+
+
+def test_graphs_counted_by_sequences_serve_any_number_of_rows_each_but_no_prompt():
+    sglang = find_engine("sglang")
+    assert [captured_rows(sglang, 5 * batch, batch) for batch in (1, 3, 9, 256, 257)] == [5, 20, 80, 1280, None]
+    assert captured_rows(sglang, 64, 1, prompts=True) is None
+    assert captured_rows(VLLM, 64, 1, prompts=True) == 64
 
 
 # ------------------------------------------------------------------------------------------------------------- attention
@@ -402,6 +410,48 @@ def test_experts_touched_are_between_those_of_one_token_and_all(experts, top_k, 
     assert touched <= experts_touched(experts, top_k, tokens + 1) * (1 + 1e-12)
 
 
+@given(st.floats(0.05, 50), st.floats(1.1, 8), st.integers(2, 400))
+def test_favourite_experts_make_unions_smaller_and_even_popularity_is_the_uniform_law(shape, factor, tokens):
+    """Jensen: (1 - p)^m is convex in p, so any spread of popularity misses more experts; the spread falls with the shape."""
+    uneven, evener = (experts_touched(128, 8, tokens, a) for a in (shape, factor * shape))
+    assert 8 * (1 - 1e-9) <= uneven <= evener * (1 + 1e-9) <= experts_touched(128, 8, tokens) * (1 + 1e-9)
+    assert experts_touched(128, 8, tokens, 1e7) == pytest.approx(experts_touched(128, 8, tokens), rel=1e-4)
+
+
+def test_unions_of_unequally_popular_experts_are_those_of_drawn_popularities():
+    import numpy as np
+
+    draws = np.random.default_rng(1).beta(0.45, 0.45 * 15, size=200_000)
+    for tokens in (1, 8, 40):
+        assert experts_touched(128, 8, tokens, 0.45) == pytest.approx(128 * (1 - ((1 - draws) ** tokens).mean()), rel=0.02)
+
+
+def test_launches_are_counted_in_dense_layers():
+    """An 8B dense model launches as many kernels as it has layers; a mixture 1.8 and a hybrid mixture more."""
+    layers = {name: ForwardCost(find_model(name), H100, VLLM, 1, "bf16", "bf16") for name in (LLAMA_8B.name, MIXTURE, HYBRID)}
+    per_layer = {name: cost.launched_layers / cost.architecture.num_hidden_layers for name, cost in layers.items()}
+    assert per_layer[LLAMA_8B.name] == 1
+    assert per_layer[MIXTURE] == pytest.approx(1.8)
+    assert per_layer[HYBRID] == pytest.approx(1.2 + 0.75 * 2.0 + 0.25 * 0.6)
+
+
+def test_a_round_of_a_hybrid_brings_its_states_back_and_a_dense_one_has_none():
+    for name, layers in ((HYBRID, 36), (LLAMA_8B.name, 0)):
+        target = find_model(name)
+        deployment = Deployment(H100, VLLM, target, method="eagle3", drafter=built_head(target, "eagle3", 3))
+        terms = {term.name: term.seconds for term in deployment.pricer().round(3, 1, 512).verify}
+        assert terms.get("state_rollback", 0.0) == pytest.approx(layers * VLLM.state_rollback_s.value)
+
+
+def test_only_drafters_that_fuse_states_pay_for_it():
+    head = built_head(LLAMA_8B, "eagle", 3)
+    overheads = [
+        {t.name: t.seconds for t in deployment.pricer().round(3, 1, 512).verify}["round_overhead"]
+        for deployment in (eagle3(), eagle3(method="eagle", drafter=head))
+    ]
+    assert overheads[0] - overheads[1] == pytest.approx(VLLM.feature_overhead_s.value)
+
+
 def test_a_small_active_mixture_pays_for_rows_at_batch_one_and_less_once_every_expert_is_read():
     """Field cases D6 and C66: verification pulls in other experts, until the plain batch already touches all."""
     pricer = built("Qwen/Qwen3-30B-A3B", "eagle3").pricer()
@@ -501,6 +551,32 @@ def test_a_tree_verifies_its_nodes_and_drafts_by_its_steps():
 
 
 # ----------------------------------------------------------------------------------------------------------- uncertainty
+
+
+def test_mlx_pays_once_for_the_second_row_in_16_bit_and_for_each_in_4():
+    mlx, apple = find_engine("mlx"), find_hardware("m5_pro")
+    wide, narrow = (mlx.row_law(weights, apple) for weights in ("bf16", "mlx4"))
+    assert [wide.weight_reads(rows) for rows in (1, 2, 8, 17)] == pytest.approx([1, 1.85, 1.85, 1])
+    assert [narrow.weight_reads(rows) for rows in (1, 2, 8, 9)] == pytest.approx([1, 1.58, 5.06, 1])
+
+
+def test_constants_that_cannot_move_r_are_not_tried_and_the_others_are_tried_as_a_whole_pricer_would():
+    deployment = replace(eagle3(), tensor_parallel_size=2, draft_tensor_parallel_size=2)
+    pricer = UncertainPricer(deployment)
+    names = [name for name, _ in pricer.shifted]
+    assert not [name for name in names if name.startswith(("expert_", "state_", "tree_", "ngram", "prompt"))]
+    assert {"all_reduce", "round_overhead_s", "feature_overhead_s", "memory_bandwidth_fraction"} <= {*names}
+    slower = VLLM.round_overhead_s.model_copy(
+        update={"value": VLLM.round_overhead_s.value * math.exp(VLLM.round_overhead_s.doubt)}
+    )
+    whole = replace(deployment, engine=VLLM.model_copy(update={"round_overhead_s": slower})).pricer().round(3, 4, 512).r
+    assert dict(pricer.shifted)["round_overhead_s"].round(3, 4, 512).r == whole
+
+
+def test_r_is_less_sure_on_architectures_that_no_run_of_the_engine_was_fitted_on():
+    known, other = UncertainPricer(eagle3()), UncertainPricer(eagle3(engine=VLLM.model_copy(update={"fitted_on": ()})))
+    assert known.base.round(3, 1, 512).r == other.base.round(3, 1, 512).r
+    assert other.log_std(3, 1, 512) ** 2 - known.log_std(3, 1, 512) ** 2 == pytest.approx(0.10**2)
 
 
 def test_interval_is_wider_where_more_is_assumed():

@@ -302,6 +302,44 @@ def test_one_output_token_is_all_prefill_and_the_drafts_own_makes_it_slower():
     assert found[0] == found[1] < 1
 
 
+def test_unstated_lengths_of_a_dataset_widen_the_interval_of_a_benchmark_and_not_that_of_r():
+    usual = answer(context_len=None, dataset="gsm8k", mean_acceptance_length=2.5)
+    stated = answer(context_len=None, dataset="gsm8k", prompt_len=250, output_len=190, mean_acceptance_length=2.5)
+    assert usual.speedup == stated.speedup
+    assert (usual.r_low, usual.r_high) == (stated.r_low, stated.r_high)
+    assert usual.speedup_low < stated.speedup_low < stated.speedup_high < usual.speedup_high
+
+
+def test_layers_of_the_targets_checkpoint_are_stored_as_it_is_and_other_drafters_in_16_bit():
+    from simulator.prediction import OperatingPoint, resolve
+    from simulator.spec import Document
+
+    for method, stored in (("mtp", "int4"), ("eagle3", "bf16")):
+        fields = {"target_model": "Qwen/Qwen3.5-35B-A3B", "hardware": "h100_sxm", "precision": "AWQ"}
+        point = OperatingPoint(**fields, method=method, num_speculative_tokens=2, batch=1)
+        assert resolve(point, Document("", {})).deployment.drafter_weights == stored
+
+
+def test_the_wait_around_a_prompt_dilutes_less_the_more_sequences_share_it():
+    """It idles one place of the batch, so that its share of a request's device time falls with the batch."""
+    from dataclasses import replace
+
+    from simulator.prediction import OperatingPoint, resolve
+    from simulator.prediction import answer as answered
+    from simulator.spec import Document
+
+    def kept(batch: int) -> float:
+        fields = {**BASE, "context_len": None, "prompt_len": 16, "output_len": 50, "batch": batch, "mean_acceptance_length": 2.5}
+        point = OperatingPoint(**fields)
+        question = resolve(point, Document("", {}))
+        engine = question.deployment.engine
+        none = engine.model_copy(update={"prompt_overhead_s": engine.prompt_overhead_s.model_copy(update={"value": 0.0})})
+        without = replace(question, deployment=replace(question.deployment, engine=none))
+        return answered(question, point, Document("", {})).speedup / answered(without, point, Document("", {})).speedup
+
+    assert kept(1) < kept(64) < 1
+
+
 def test_the_mean_context_is_the_prompt_and_half_the_output():
     by_lengths = answer(context_len=None, prompt_len=6000, output_len=4000)
     assert by_lengths.r == pytest.approx(answer(context_len=8000).r)

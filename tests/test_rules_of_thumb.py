@@ -250,7 +250,7 @@ def test_intervals_are_as_wide_as_the_page_says() -> None:
     places = {*PRESENCE, *NEEDS, *SAVINGS, *(where for where, _ in PASSES)}
     places |= {(name, batch, context) for name, context in LOADS for batch in BATCHES}
     widths = sorted(interval(where, gamma) for where in places for gamma in GAMMAS if at(where, gamma).verdict)
-    assert [percent(width) for width in (widths[0], widths[len(widths) // 2], widths[-1])] == ["8 %", "9 %", "16 %"]
+    assert [percent(width) for width in (widths[0], widths[len(widths) // 2], widths[-1])] == ["5 %", "7 %", "24 %"]
     assert all(not at(where, gamma).warnings for where in NEEDS for gamma in GAMMAS)
 
 
@@ -292,7 +292,7 @@ def test_half_is_right_for_slow_drafts_too_strict_for_heads_and_too_lax_under_lo
 def test_thirty_percent_wins_where_rounds_are_cheap_and_loses_elsewhere() -> None:
     heads = ((HEAD_H100, 1, CHAT), (HEAD_H100, 32, CHAT))
     assert {at(where, gamma, 0.3).verdict for where in heads for gamma in (2, 3)} == {"win"}
-    assert {at((MIXTURE, 32, CHAT), gamma, 0.3).verdict for gamma in (3, 5, 8)} == {"win"}
+    assert {at((MIXTURE, 32, CHAT), gamma, 0.3).verdict for gamma in (1, 2, 3)} == {"win"}
     models = ((SMALL_H100, 1, CHAT), (LARGE, 1, CHAT))
     assert {at(where, gamma, 0.3).verdict for where in models for gamma in (3, 5, 8)} == {"lose"}
     assert {at(where, gamma, 0.3).verdict for where in NEEDS if where[1] == 256 for gamma in GAMMAS} <= {"lose", "close"}
@@ -315,7 +315,7 @@ def test_batch_lowers_gain_and_best_gamma_of_dense_targets_at_short_context() ->
         if found[-1][1].verdict:
             full.append(found[-1][1])
             assert found[-1][0] in (1, 2)
-    assert [p.verdict for p in full].count("close") == 4
+    assert [p.verdict for p in full].count("close") == 2
     assert len(full) == 5
     for name in (HEAD_H100, HEAD_L40S):
         first, last = (best((name, batch, CHAT), 0.7)[1].speedup or 0.0 for batch in (1, 256))
@@ -359,7 +359,7 @@ def test_an_extra_pass_matters_for_slow_drafts_and_padding_only_under_load() -> 
     rates = [
         theory.break_even_acceptance_rate(round_cost((SMALL_H100, 1, CHAT), 1, rule), 1) for rule in ("catch_up", "extra_pass")
     ]
-    assert [percent(rate) for rate in rates] == ["27 %", "51 %"]
+    assert [percent(rate) for rate in rates] == ["27 %", "52 %"]
     for where, gamma in PASSES:
         share = (ratio(where, gamma, "padded") - 1) / (added[where, gamma] - 1)
         assert share < 0.05 if where[1] == 1 else share > 0.5

@@ -36,9 +36,13 @@ class Drafter:
 
     @property
     def step_overhead_s(self) -> float:
-        overheads = self.engine.draft_step_overhead_s
-        base_s = overheads[self.method if self.method in overheads else "default"].value
+        base_s = self.engine.draft_step_overhead_s[overhead_name(self.engine, self.method)].value
         return base_s + (self.engine.tree_draft_step_overhead_s.value if self.tree else 0.0)
+
+
+def overhead_name(engine: ServingEngine, method: str) -> str:
+    """Under which name an engine keeps a method's overhead per draft pass."""
+    return method if method in engine.draft_step_overhead_s else "default"
 
 
 def drafting_terms(drafter: Drafter, gamma: int, sequences: int, context_tokens: float) -> list[CostTerm]:
@@ -161,3 +165,4 @@ METHODS: dict[str, Callable[[Drafter, int, int, float], list[CostTerm]]] = {
     "suffix": _search,
 }
 CACHED_METHODS = ("draft_model", "eagle", "eagle3", "mtp", "block")
+FUSING_METHODS = ("eagle3", "block")

@@ -6,6 +6,7 @@ the number of rows alone is remembered, so that a simulated step costs microseco
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,10 @@ from simulator.serving_engine import ServingEngine, captured_rows
 # Norm, rotary embedding and KV write around attention (or its state), norm and activation around an MLP: engines fuse the rest.
 SMALL_KERNELS_PER_MIXER = 3
 SMALL_KERNELS_PER_MLP = 2
+# Kernels launched one by one in a pass without a graph, counted in layers' sources: attention with its projections, norms, rotary
+# embedding and cache write; a linear-attention or state-space mixer with its convolution, gates and chunk kernels; a dense MLP;
+# experts with router, sort, two grouped GEMMs, activation and sum. `launch_per_layer_s` is for the first and third together.
+LAUNCHES = {"attention": 6, "recurrent": 20, "mlp": 4, "experts": 12}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +122,33 @@ class ForwardCost:
         self.row_law = self.engine.row_law(self.weights, self.hardware)
         self.kv_number_bytes = FORMATS[self.kv_cache].bytes
         self.has_experts = any(group.experts is not None for group in self.groups)
-        self.has_state = any(group.attention in ("linear", "mamba") for group in self.groups)
+        self.recurrent_layers = sum(group.count for group in self.groups if group.attention in ("linear", "mamba"))
         one_block = set(model.layer_pattern or "") & set("MED")
         self.mixers = sum(group.count for group in self.groups if group.attention != "none")
         self.mlps = sum(group.count for group in self.groups if not one_block or group.attention == "none")
 
+    def with_engine(self, engine: ServingEngine) -> ForwardCost:
+        """The same under other constants of the same engine: what is remembered of matrices holds for both."""
+        changed = copy.copy(self)
+        changed.engine = engine
+        return changed
+
+    @property
+    def launched_layers(self) -> float:
+        """Layers that launch as many kernels as all of this model's, in dense layers with attention."""
+        launches = 0
+        for group in self.groups:
+            if group.attention != "none":
+                launches += group.count * LAUNCHES["recurrent" if group.attention in ("linear", "mamba") else "attention"]
+            if group.experts is not None:
+                launches += group.count * LAUNCHES["experts"]
+        mlps = self.mlps - sum(group.count for group in self.groups if group.experts is not None)
+        return (launches + mlps * LAUNCHES["mlp"]) / (LAUNCHES["attention"] + LAUNCHES["mlp"])
+
     def price(self, asked: ForwardPass) -> PassCost:
         """The pass, term by term: layers, experts, LM head, attention, states, small kernels, all-reduce, launches."""
         new_tokens = asked.rows + sum(tokens for tokens, _ in asked.prefill)
-        captured = captured_rows(self.engine, new_tokens)
+        captured = captured_rows(self.engine, new_tokens, asked.sequences, bool(asked.prefill))
         rows = captured or new_tokens
         layers, head = self.layer_gemms(rows), self.lm_head(asked.logit_rows)
         small_s, small_bound = self._small_kernels(rows)
@@ -137,13 +160,13 @@ class ForwardCost:
         ]
         if self.has_experts:
             terms.append(self._expert_term(asked, new_tokens))
-        if self.has_state:
+        if self.recurrent_layers:
             terms.append(self._state_term(asked))
         if self.tensor_parallel_size > 1:
             terms.append(CostTerm("all_reduce", self._all_reduce_s(rows), "network"))
         if captured is None:
             device_s = sum(term.seconds for term in terms)
-            launch_s = self.architecture.num_hidden_layers * self.engine.launch_per_layer_s.value
+            launch_s = self.launched_layers * self.engine.launch_per_layer_s.value
             terms.append(CostTerm("launch_wait", max(launch_s - device_s, 0.0), "host"))
         return PassCost(tuple(terms))
 
@@ -219,8 +242,12 @@ class ForwardCost:
         return CostTerm("experts", seconds, max(by_bound, key=lambda bound: by_bound[bound]))
 
     def _experts(self, experts: Experts, routed: float, tokens: int) -> Operation:
-        correlation = self.hardware.coefficients.grouped_routing_correlation.value if experts.grouped else 1.0
-        touched = experts_touched(experts.num_experts, experts.top_k, max(routed * correlation, 1.0))
+        coefficients = self.hardware.coefficients
+        correlation = coefficients.grouped_routing_correlation.value if experts.grouped else 1.0
+        tokens_alike = max(routed * correlation, 1.0)
+        touched = experts_touched(
+            experts.num_experts, experts.top_k, tokens_alike, coefficients.expert_popularity_shape.value or math.inf
+        )
         return grouped_gemm(
             tokens * experts.top_k, touched, experts.parameters_per_expert, self.format.bytes, self.hardware, self.compute_dtype
         )

@@ -52,9 +52,7 @@ def gemm(
     for a `compute_dtype` the device lacks.
     """
     rates = hardware.gemm_rates(compute_dtype)
-    reads = 1.0
-    if row_law is not None and rows <= row_law.largest_rows:
-        reads += row_law.weight_reads_per_row.value * (rows - 1)
+    reads = row_law.weight_reads(rows) if row_law is not None else 1.0
     moved = reads * weight_bytes_per_element * n * k + 2.0 * rows * (n + k)
     tile = rates.tile_rows
     # Small batches run in small tiles, whose padding never shows behind the weight stream.
@@ -66,19 +64,29 @@ def gemm(
     return Operation(seconds, _bound(rates.overhead_s, memory_s, compute_s))
 
 
-def experts_touched(num_experts: int, top_k: int, tokens: float) -> float:
-    """Expected number of different experts that `tokens` independent tokens choose: E·(1 - (1 - k/E)^m).
+def experts_touched(num_experts: int, top_k: int, tokens: float, popularity_shape: float = math.inf) -> float:
+    """Expected number of different experts that `tokens` independent tokens choose: E·(1 - mean of (1 - p)^m).
 
-    >>> experts_touched(128, 8, 1)
-    8.0
+    Experts of one text are not equally popular: the share p of tokens that choose an expert follows Beta(a, a·(E/k - 1)), whose
+    mean is k/E, with a = `popularity_shape`; then the mean of (1 - p)^m is B(a, b + m)/B(a, b). An infinite shape is uniform
+    routing, E·(1 - (1 - k/E)^m).
+
+    >>> experts_touched(128, 8, 1), round(experts_touched(128, 8, 1, 0.5), 9)
+    (8.0, 8.0)
+    >>> round(experts_touched(128, 8, 8)), round(experts_touched(128, 8, 8, 0.5))
+    (52, 39)
     """
-    return float(num_experts * (1.0 - (1.0 - top_k / num_experts) ** tokens))
+    if math.isinf(popularity_shape) or top_k >= num_experts:
+        return float(num_experts * (1.0 - (1.0 - top_k / num_experts) ** tokens))
+    a, b = popularity_shape, popularity_shape * (num_experts / top_k - 1)
+    missed = math.exp(math.lgamma(b + tokens) + math.lgamma(a + b) - math.lgamma(b) - math.lgamma(a + b + tokens))
+    return float(num_experts * (1.0 - missed))
 
 
 def grouped_gemm(
     routed_rows: float, touched: float, parameters: float, weight_bytes_per_element: float, hardware: Hardware, compute_dtype: str
 ) -> Operation:
-    """The routed experts of one layer: weights of the touched ones, arithmetic of all routed rows, at least a floor.
+    """The routed experts of one layer: sorting rows and launching, weights of the touched ones, arithmetic of all routed rows.
 
     routed_rows: tokens × experts per token. parameters: weights of one expert on this device.
     """
@@ -87,8 +95,8 @@ def grouped_gemm(
     memory_s = touched * parameters * weight_bytes_per_element / bandwidth
     compute_s = 2.0 * routed_rows * parameters / hardware.flops_per_s(compute_dtype)
     busy_s = smooth_maximum(memory_s, compute_s, coefficients.gemm_smoothness.value)
-    floor_s = coefficients.expert_overhead_s.value
-    return Operation(max(busy_s, floor_s), _bound(floor_s, memory_s, compute_s))
+    overhead_s = coefficients.expert_overhead_s.value
+    return Operation(overhead_s + busy_s, _bound(overhead_s, memory_s, compute_s))
 
 
 def elementwise_s(moved_bytes: float, hardware: Hardware) -> float:

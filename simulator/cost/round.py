@@ -9,9 +9,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from simulator.cost.drafting import Drafter, draft_prefill_terms, drafting_terms, idle_terms
+from simulator.cost.drafting import FUSING_METHODS, Drafter, draft_prefill_terms, drafting_terms, idle_terms
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, PassCost, dominant_bound, uniform_pass
 from simulator.cost.roofline import Bound
+from simulator.serving_engine import ServingEngine
 from simulator.theory import break_even_acceptance_rate
 
 
@@ -125,6 +126,14 @@ class StepPricer:
         only_plain = missing.keys() - {term.name for term in verify}
         return blended + [CostTerm(name, (1 - some) * missing[name].seconds, missing[name].bound) for name in sorted(only_plain)]
 
+    def with_engine(self, engine: ServingEngine) -> StepPricer:
+        """The same under other constants of the same engine."""
+        drafter = self.drafter
+        if drafter is not None:
+            passes = None if drafter.passes is None else drafter.passes.with_engine(engine)
+            drafter = replace(drafter, engine=engine, passes=passes)
+        return StepPricer(self.target.with_engine(engine), drafter)
+
     def with_full_acceptance_rate(self, rate: float) -> StepPricer:
         """The same where `rate` of the rounds accept every draft."""
         return self if self.drafter is None else replace(self, drafter=replace(self.drafter, full_acceptance_rate=rate))
@@ -228,6 +237,19 @@ class StepPricer:
             CostTerm("host", host_s, "host"),
         ]
         if speculative:
-            tree_s = engine.tree_round_overhead_s.value if self.drafter is not None and self.drafter.tree is not None else 0.0
-            terms.append(CostTerm("round_overhead", engine.round_overhead_s.value + tree_s, "host"))
+            terms += self._round_overheads()
+        return terms
+
+    def _round_overheads(self) -> list[CostTerm]:
+        """What the host adds to a speculative round, and bringing recurrent states back to the last accepted position."""
+        engine, drafter = self.target.engine, self.drafter
+        seconds = engine.round_overhead_s.value
+        if drafter is not None and drafter.tree is not None:
+            seconds += engine.tree_round_overhead_s.value
+        if drafter is not None and drafter.method in FUSING_METHODS:
+            seconds += engine.feature_overhead_s.value
+        terms = [CostTerm("round_overhead", seconds, "host")]
+        if self.target.recurrent_layers:
+            rollback_s = self.target.recurrent_layers * engine.state_rollback_s.value
+            terms.append(CostTerm("state_rollback", rollback_s, "host"))
         return terms

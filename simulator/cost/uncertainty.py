@@ -8,19 +8,23 @@ the physical constants that it speaks about.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.deployment import Deployment
+from simulator.cost.drafting import overhead_name
 from simulator.cost.round import StepPricer
 from simulator.hardware import Hardware, Quantity
 from simulator.serving_engine import ServingEngine
+from simulator.speculation import MODELLESS_METHODS
 
 # Rounds measured twice in one configuration differ by 3 % (median) and 11-12 % (90th percentile): docs/model.md.
-ROUND_NOISE_STD = 0.06
+ROUND_NOISE_STD = 0.035
+# Runs of engines on architectures, or by laboratories, that no constant was fitted on: docs/accuracy.md.
+TRANSFER_STD = 0.10
 # Absolute step times of one shape differ by 4-6 % between software stacks on one device.
 STEP_NOISE_STD = 0.05
 Z80 = 1.2816
@@ -54,7 +58,14 @@ class UncertainPricer:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base", self.deployment.pricer(self.full_acceptance_rate))
-        object.__setattr__(self, "shifted", tuple((n, d.pricer(self.full_acceptance_rate)) for n, d in _shifts(self.deployment)))
+        object.__setattr__(self, "shifted", tuple(self._shifted()))
+
+    def _shifted(self) -> Iterator[tuple[str, StepPricer]]:
+        for name, shifted in _shifts(self.deployment):
+            if shifted.engine is not self.deployment.engine:
+                yield name, self.base.with_engine(shifted.engine)
+            else:
+                yield name, shifted.pricer(self.full_acceptance_rate)
 
     def sensitivities(
         self, gamma: int, batch: int, context: float, proposal_rate: float
@@ -66,10 +77,16 @@ class UncertainPricer:
         plain = np.array([math.log(row.plain_step_s / base.plain_step_s) for row in rows])
         return ratio, plain
 
+    @property
+    def floor_std(self) -> float:
+        """What stays in doubt whatever the coefficients: more where the engine's constants come from other architectures."""
+        engine, profile = self.deployment.engine, self.deployment.hardware.profile
+        return math.hypot(ROUND_NOISE_STD, 0.0 if profile.architecture in engine.fitted_on else TRANSFER_STD)
+
     def log_std(self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0) -> float:
         """One standard deviation of ln R, the noise floor included."""
         ratio, _ = self.sensitivities(gamma, batch, context, proposal_rate)
-        return math.hypot(float(np.linalg.norm(ratio)), ROUND_NOISE_STD)
+        return math.hypot(float(np.linalg.norm(ratio)), self.floor_std)
 
     def given_plain_step(
         self, measured_s: float, gamma: int, batch: int, context: float, proposal_rate: float = 1.0
@@ -81,7 +98,7 @@ class UncertainPricer:
         variance = float(plain @ plain) + STEP_NOISE_STD**2
         gain = float(ratio @ plain) / variance
         left = float(ratio @ ratio) - gain * float(ratio @ plain)
-        return gain * surprise, math.hypot(math.sqrt(max(left, 0.0)), ROUND_NOISE_STD)
+        return gain * surprise, math.hypot(math.sqrt(max(left, 0.0)), self.floor_std)
 
 
 def quantities(deployment: Deployment) -> dict[str, Quantity]:
@@ -97,9 +114,10 @@ def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
     for name, quantity in _quantities(hardware.profile, _PEAKS):
         if quantity.doubt > 0:
             yield name, replace(deployment, hardware=_with_peak(hardware, name, _raised(name, quantity)))
+    matters = _relevant(deployment)
     for name, quantity in _quantities(hardware.coefficients):
-        if quantity.doubt > 0 and quantity.value > 0:
-            yield name, replace(deployment, hardware=_with_coefficient(hardware, name, _raised(name, quantity)))
+        if quantity.doubt > 0 and quantity.value > 0 and matters(name):
+            yield name, replace(deployment, hardware=with_coefficient(hardware, name, _raised(name, quantity)))
     for dtype, factors in hardware.profile.gemm_row_factors.items():
         raised = factors.raised_above_one_row(math.exp(factors.doubt))
         tables = {**hardware.profile.gemm_row_factors, dtype: raised}
@@ -108,8 +126,30 @@ def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
     if max(deployment.tensor_parallel_size, deployment.draft_tensor_parallel_size) > 1 and hardware.profile.all_reduce:
         yield "all_reduce", replace(deployment, hardware=_with_slower_all_reduce(hardware))
     for name, quantity in _quantities(engine):
-        if quantity.doubt > 0 and quantity.value > 0 and name != "reserved_bytes":
-            yield name, replace(deployment, engine=_with_constant(engine, name, _raised(name, quantity)))
+        if quantity.doubt > 0 and quantity.value > 0 and matters(name):
+            yield name, replace(deployment, engine=with_constant(engine, name, _raised(name, quantity)))
+
+
+def _relevant(deployment: Deployment) -> Callable[[str], bool]:
+    """Whether a constant can move R at all: those of experts, states, trees, searches and kernels that do not run cannot."""
+    models = [model for model in (deployment.target, deployment.drafter) if model is not None]
+    groups = [group for model in models for group in model.layer_groups(1)]
+    runs = {
+        "expert": any(group.experts is not None for group in groups),
+        "grouped": any(group.experts is not None and group.experts.grouped for group in groups),
+        "state": any(group.attention in ("linear", "mamba") for group in groups),
+        "tree": deployment.tree is not None,
+        "ngram": deployment.method in MODELLESS_METHODS,
+        "walk": deployment.engine.attention_regime(deployment.hardware) == "serial_walk",
+        "reserved": False,
+        "prompt": False,
+    }
+    draft_step = f"draft_step_overhead_s.{overhead_name(deployment.engine, deployment.method)}"
+
+    def relevant(name: str) -> bool:
+        return name == draft_step if name.startswith("draft_step_overhead_s.") else runs.get(name.split("_")[0], True)
+
+    return relevant
 
 
 def _quantities(holder: object, fields: Iterable[str] = ()) -> Iterator[tuple[str, Quantity]]:
@@ -130,7 +170,7 @@ def _raised(name: str, quantity: Quantity) -> Quantity:
     return quantity.model_copy(update={"value": value})
 
 
-def _with_coefficient(hardware: Hardware, name: str, quantity: Quantity) -> Hardware:
+def with_coefficient(hardware: Hardware, name: str, quantity: Quantity) -> Hardware:
     return replace(hardware, coefficients=hardware.coefficients.model_copy(update=_update(hardware.coefficients, name, quantity)))
 
 
@@ -149,7 +189,7 @@ def _with_slower_all_reduce(hardware: Hardware) -> Hardware:
     return replace(hardware, profile=hardware.profile.model_copy(update={"all_reduce": tables}))
 
 
-def _with_constant(engine: ServingEngine, name: str, quantity: Quantity) -> ServingEngine:
+def with_constant(engine: ServingEngine, name: str, quantity: Quantity) -> ServingEngine:
     return engine.model_copy(update=_update(engine, name, quantity))
 
 

@@ -1,0 +1,150 @@
+"""How far predictions are from published runs: errors of R by group, signs, intervals; and what moved between two versions.
+
+What is compared is R as a benchmark shows it, prefill included: τ / speedup. An error is ln(predicted / measured).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from simulator.prediction import Prediction
+from simulator.questions.engine_fit import UNFITTED, EngineFit
+from simulator.questions.published_cases import PublishedCase, by, published_cases
+from simulator.spec import Problem, SpecError
+
+# Around a measured 1 no sign is asked for.
+DEAD_BAND = (0.95, 1.05)
+CONSTANT_SPEEDUP = 1.4
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One published run beside what was predicted for it."""
+
+    case: PublishedCase
+    prediction: Prediction
+
+    @property
+    def error(self) -> float:
+        """ln(predicted R / measured R); infinite where nothing was predicted."""
+        return log_ratio(self.case.measured_speedup, self.prediction.speedup)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the 80 % interval holds what was measured."""
+        low, high = self.prediction.speedup_low, self.prediction.speedup_high
+        return low is not None and high is not None and low <= self.case.measured_speedup <= high
+
+    @property
+    def sign_right(self) -> bool | None:
+        """None inside the dead band."""
+        measured, predicted = self.case.measured_speedup, self.prediction.speedup
+        if DEAD_BAND[0] <= measured <= DEAD_BAND[1]:
+            return None
+        return predicted is not None and (predicted > 1) == (measured > 1)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A group of runs. median, p90: of |error|; bias: mean error; width: median ln(high / low); signs None where none counts."""
+
+    cases: int
+    median: float
+    p90: float
+    bias: float
+    inside: float
+    width: float
+    wins: float | None
+    losses: float | None
+
+
+def log_ratio(measured: float, predicted: float | None) -> float:
+    """ln(measured / predicted) of speedups, which is that of predicted over measured R."""
+    return math.log(measured / predicted) if predicted else math.inf
+
+
+def score(scored: Sequence[Scored]) -> Score:
+    """The errors of some runs together."""
+    errors = np.array([each.error for each in scored])
+    widths = [
+        math.log(high / low)
+        for low, high in ((each.prediction.speedup_low, each.prediction.speedup_high) for each in scored)
+        if low and high
+    ]
+    wins = [each.sign_right for each in scored if each.sign_right is not None and each.case.measured_speedup > 1]
+    losses = [each.sign_right for each in scored if each.sign_right is not None and each.case.measured_speedup < 1]
+    return Score(
+        len(scored),
+        float(np.median(abs(errors))),
+        float(np.quantile(abs(errors), 0.9)),
+        float(errors.mean()),
+        float(np.mean([each.inside for each in scored])),
+        float(np.median(widths)) if widths else math.inf,
+        float(np.mean(wins)) if wins else None,
+        float(np.mean(losses)) if losses else None,
+    )
+
+
+def as_shipped() -> list[Scored]:
+    """Every published run with the shipped constants, which were fitted on most of them."""
+    from simulator.prediction import predict_document
+
+    return [Scored(case, predict_document(case.point, case.document)) for case in published_cases()]
+
+
+def left_out(progress: Callable[[str, int, int], None] = lambda *_: None) -> list[Scored]:
+    """Every published run with constants fitted without its family. Families on which nothing is fitted keep the shipped ones.
+
+    progress: is told (family, done, families).
+    """
+    cases = published_cases()
+    fitted = [case for case in cases if case.family not in UNFITTED]
+    fit = EngineFit(fitted)
+    found = {scored.case.point.id: scored for scored in as_shipped() if scored.case.family in UNFITTED}
+    families = by(fitted, lambda case: case.family)
+    for done, (family, places) in enumerate(families.items()):
+        progress(family, done, len(families))
+        for place, prediction in zip(places, fit.predictions(fit.fit(without=family), places), strict=True):
+            found[fitted[place].point.id] = Scored(fitted[place], prediction)
+    return [found[case.point.id] for case in cases]
+
+
+# ------------------------------------------------------------------------------------------------------------------ diff
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A run whose predicted R is not what an older version predicted; errors are ln(predicted R / measured R)."""
+
+    scored: Scored
+    old_error: float
+
+    @property
+    def better(self) -> bool:
+        return abs(self.scored.error) < abs(self.old_error)
+
+
+def moved(scored: Sequence[Scored], old: Mapping[str, float], at_least: float = 0.01) -> list[Moved]:
+    """Runs whose R moved by `at_least` (of its logarithm) against older predicted speedups by id; the largest move first."""
+    found = [
+        Moved(each, log_ratio(each.case.measured_speedup, old[each.case.point.id]))
+        for each in scored
+        if each.case.point.id in old
+    ]
+    found = [each for each in found if abs(each.scored.error - each.old_error) >= at_least]
+    return sorted(found, key=lambda each: -abs(each.scored.error - each.old_error))
+
+
+def read_speedups(path: Path) -> dict[str, float]:
+    """Speedups by id from a table that `predict --table` or `validate` wrote. Raises `SpecError` where it is none."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return {row["id"]: float(row["speedup"]) for row in csv.DictReader(file) if row.get("speedup")}
+    except (OSError, UnicodeDecodeError, csv.Error, KeyError, ValueError) as error:
+        raise SpecError([Problem(str(path), "", f"must be a table of predictions with id and speedup: {error}")]) from None

@@ -1,0 +1,59 @@
+"""Published runs of speculation: what was run, where it was reported, and the ratio of throughputs that was measured.
+
+`published_cases/cases.csv` holds one run a row: the columns of `predict --table`, a family (runs of one source, engine and
+laboratory, which share their errors), a citation and `measured_speedup`. Numbers are as posted, not measured here.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from simulator import resources
+from simulator.prediction import OperatingPoint, table_rows
+from simulator.spec import Document, check
+
+FOLDER = "published_cases"
+
+
+@dataclass(frozen=True)
+class PublishedCase:
+    """One run. family: what it shares its errors with."""
+
+    family: str
+    citation: str
+    point: OperatingPoint
+    measured_speedup: float
+
+    @property
+    def measured_r(self) -> float:
+        """The round cost ratio as the source measured it, prefill included: τ / speedup."""
+        assert self.point.mean_acceptance_length is not None
+        return self.point.mean_acceptance_length / self.measured_speedup
+
+    @property
+    def document(self) -> Document:
+        return Document("", self.point.model_dump(exclude_none=True))
+
+
+@cache
+def published_cases() -> tuple[PublishedCase, ...]:
+    """All cases of the shipped table, in its order."""
+    path = resources.folder(FOLDER) / "cases.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        told = list(csv.DictReader(file))
+    points = [check(OperatingPoint, document) for _, document in table_rows(str(path))]
+    return tuple(
+        PublishedCase(row["family"], row["citation"], point, float(row["measured_speedup"]))
+        for row, point in zip(told, points, strict=True)
+    )
+
+
+def by(cases: Iterable[PublishedCase], key: Callable[[PublishedCase], str]) -> dict[str, list[int]]:
+    """Places of the cases of each group, in order of first appearance."""
+    groups: dict[str, list[int]] = {}
+    for place, case in enumerate(cases):
+        groups.setdefault(key(case), []).append(place)
+    return groups

@@ -1,0 +1,119 @@
+"""The accuracy question as tables: errors by family and by what a run asked for, baselines, constants, and what moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from simulator.questions.accuracy import CONSTANT_SPEEDUP, Moved, Score, Scored, log_ratio, score
+from simulator.questions.engine_fit import CONSTANTS, UNFITTED, Fit
+from simulator.questions.published_cases import PublishedCase, by
+from simulator.reports.tables import NOTHING
+
+Table = tuple[str, list[str], list[list[str]]]
+HEADER = ["runs", "median error", "90th percentile", "bias of R", "inside 80 % interval", "interval width", "wins", "losses"]
+
+
+def accuracy_sentence(scored: Sequence[Scored]) -> str:
+    """All runs in one line."""
+    total = score(scored)
+    sides = [
+        f"{_percent(share)} of {name}" for share, name in ((total.wins, "wins"), (total.losses, "losses")) if share is not None
+    ]
+    return (
+        f"{total.cases} published runs: median error of R {_percent(total.median)}, 90th percentile {_percent(total.p90)}, sign "
+        f"right in {' and '.join(sides)}, {_percent(total.inside)} inside 80 % intervals {_percent(total.width)} wide."
+    )
+
+
+def accuracy_tables(shipped: Sequence[Scored], without: Sequence[Scored] | None) -> Iterator[Table]:
+    """(title, header, rows): by family, by regime, and the formulas that people use instead."""
+    best = without or shipped
+    yield "By family", ["family", *HEADER], _rows(best, lambda case: case.family)
+    for title, key in GROUPINGS.items():
+        yield f"By {title}", [title, *HEADER], _rows(best, key)
+    yield "Beside other rules", ["rule", "median error", "90th percentile"], _baselines(shipped, without)
+
+
+GROUPINGS: dict[str, Callable[[PublishedCase], str]] = {
+    "method": lambda case: (
+        case.point.method + (" tree" if case.point.tree_shape and "topk=1" not in case.point.tree_shape else "")
+    ),
+    "engine": lambda case: case.point.engine,
+    "device": lambda case: case.point.hardware.removeprefix("NVIDIA ").removeprefix("GeForce "),
+    "batch": lambda case: "1" if case.point.batch == 1 else "2 to 8" if case.point.batch <= 8 else "above 8",
+}
+
+
+def constants_table(fit: Fit) -> Table:
+    """What the fit on all families gives, beside what was believed before."""
+    rows = []
+    for constant, quantity in zip(CONSTANTS, fit.quantities().values(), strict=True):
+        where = ", ".join(constant.engines) or "every device"
+        prior = f"{constant.prior:.3g} (× or ÷ {np.exp(constant.prior_log_std):.1f})"
+        rows.append([constant.name, where, f"{quantity.value:.3g}", f"{quantity.doubt:.2f}", prior])
+    return "Fitted constants", ["constant", "where", "value", "std of its logarithm", "believed before"], rows
+
+
+def moved_table(found: Sequence[Moved]) -> Table:
+    """Runs that an older version predicted otherwise."""
+    better = sum(each.better for each in found)
+    rows = [
+        [
+            each.scored.case.point.id,
+            f"{each.scored.case.measured_r:.2f}",
+            f"{100 * each.old_error:+.1f} %",
+            f"{100 * each.scored.error:+.1f} %",
+            "better" if each.better else "worse",
+        ]
+        for each in found
+    ]
+    title = f"{len(found)} runs moved by 1 % or more: {better} for the better, {len(found) - better} for the worse"
+    return title, ["run", "measured R", "error before", "error now", ""], rows
+
+
+def accuracy_markdown(shipped: Sequence[Scored], without: Sequence[Scored], fit: Fit, figure: str) -> str:
+    """The part of docs/accuracy.md that is computed."""
+    parts = [
+        f"With each run's family left out of the fit, which is the error to quote: {accuracy_sentence(without)}",
+        f"With the shipped constants, fitted on all families but {', '.join(UNFITTED)}: {accuracy_sentence(shipped)}",
+        f"![Predicted against measured R]({figure})",
+    ]
+    for title, header, rows in (*accuracy_tables(shipped, without), constants_table(fit)):
+        parts += [f"### {title}", _markdown_table(header, rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _rows(scored: Sequence[Scored], key: Callable[[PublishedCase], str]) -> list[list[str]]:
+    groups = by([each.case for each in scored], key)
+    return [[name or NOTHING, *_cells(score([scored[place] for place in places]))] for name, places in groups.items()]
+
+
+def _cells(found: Score) -> list[str]:
+    numbers = [found.median, found.p90, found.bias, found.inside, found.width, found.wins, found.losses]
+    texts = [NOTHING if number is None else _percent(number) for number in numbers]
+    texts[2] = f"{100 * found.bias:+.1f} %"
+    return [str(found.cases), *texts]
+
+
+def _baselines(shipped: Sequence[Scored], without: Sequence[Scored] | None) -> list[list[str]]:
+    rules = [("this model, family left out", [each.error for each in without])] if without else []
+    rules += [
+        ("this model as shipped", [each.error for each in shipped]),
+        ("textbook formula τ / (γc + 1)", [log_ratio(e.case.measured_speedup, e.prediction.textbook_speedup) for e in shipped]),
+        (f"always {CONSTANT_SPEEDUP} ×", [log_ratio(each.case.measured_speedup, CONSTANT_SPEEDUP) for each in shipped]),
+    ]
+    return [
+        [name, _percent(float(np.median(np.abs(errors)))), _percent(float(np.quantile(np.abs(errors), 0.9)))]
+        for name, errors in rules
+    ]
+
+
+def _percent(number: float) -> str:
+    return f"{100 * number:.1f} %"
+
+
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *("--:" for _ in header[1:])]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *rows))

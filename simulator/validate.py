@@ -1,0 +1,94 @@
+"""`validate --published`: predictions beside published runs, the page that says how far they are, and what a change moved."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from simulator import resources
+from simulator.hardware import Quantity
+from simulator.plots import save
+from simulator.plots.accuracy import accuracy_figure
+from simulator.prediction import COLUMNS, as_row
+from simulator.questions.accuracy import Scored, as_shipped, left_out
+from simulator.questions.engine_fit import CONSTANTS, UNFITTED, EngineFit
+from simulator.questions.published_cases import FOLDER, published_cases
+from simulator.reports.accuracy import accuracy_markdown
+from simulator.spec import Problem, SpecError
+
+BEGIN = "<!-- computed by `python -m simulator validate --published --page`: do not edit by hand -->"
+END = "<!-- end of what is computed -->"
+
+
+def table(scored: Sequence[Scored]) -> str:
+    """Predictions as `predict --table` writes them."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(as_row(each.prediction) for each in scored)
+    return text.getvalue()
+
+
+def refit() -> list[str]:
+    """Fits the constants anew and writes them over the shipped ones. Returns "FILE: constant old → new" for those that changed.
+
+    Raises `SpecError` where a profile lacks the line of a constant.
+    """
+    quantities = EngineFit([case for case in published_cases() if case.family not in UNFITTED]).fit().quantities()
+    told = []
+    for constant in CONSTANTS:
+        files = [resources.folder("engine") / f"{engine}.yaml" for engine in constant.engines]
+        for path in files or [resources.folder(FOLDER) / "layer_kinds.yaml"]:
+            told += _rewritten(path, constant.name, quantities[constant.id])
+    return told
+
+
+def _rewritten(path: Path, name: str, quantity: Quantity) -> list[str]:
+    """Value and doubt of one constant replaced in its line; source and note stay."""
+    outer, _, inner = name.partition(".")
+    above = rf"^{outer}:\n(?:  .*\n)*?  {inner}: " if inner else rf"^{outer}: "
+    line = re.compile(rf"({above}\{{value: )([^,]*)(.*relative_std: )([^}}]*)(\}})", re.MULTILINE)
+    text = path.read_text(encoding="utf-8")
+    found = line.search(text)
+    if found is None:
+        raise SpecError([Problem(str(path), name, "must be a line with value and relative_std")])
+    value, std = f"{quantity.value:.3g}", f"{quantity.doubt:.2g}"
+    if value == found[2]:
+        return []
+    write_text(path, text[: found.start()] + found[1] + value + found[3] + std + found[5] + text[found.end() :])
+    return [f"{path.name}: {name} {found[2]} → {value}"]
+
+
+def write_text(path: Path, text: str) -> None:
+    """The file whole or as it was."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(name).chmod(0o644)
+    Path(name).replace(path)
+
+
+def write_page(page: Path, progress: Callable[[str, int, int], None] = lambda *_: None) -> list[Scored]:
+    """Computes errors with and without each family, puts them between the marks of a page or on a new page; returns the latter.
+
+    The figure goes to `figures/` beside the page. Raises `SpecError` where the page cannot be written.
+    """
+    shipped, without = as_shipped(), left_out(progress)
+    fit = EngineFit([case for case in published_cases() if case.family not in UNFITTED]).fit()
+    try:
+        (page.parent / "figures").mkdir(parents=True, exist_ok=True)
+        save(accuracy_figure(without), page.parent / "figures" / "accuracy.png")
+        block = f"{BEGIN}\n\n{accuracy_markdown(shipped, without, fit, 'figures/accuracy.png')}\n{END}\n"
+        old = page.read_text(encoding="utf-8") if page.exists() else "# Accuracy\n\n" + BEGIN + END + "\n"
+        marks = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END) + r"\n?", re.DOTALL)
+        if not marks.search(old):
+            raise SpecError([Problem(str(page), "", f"must hold the mark {BEGIN}", "", "")])
+        write_text(page, marks.sub(lambda _: block, old))
+    except OSError as error:
+        raise SpecError([Problem("--page", "", f"must be a file that can be written: {error.strerror}", str(page))]) from None
+    return without
