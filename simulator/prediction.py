@@ -20,6 +20,8 @@ from simulator import theory
 from simulator.acceptance import AcceptanceLaw, AcceptanceSpec, resolve_acceptance
 from simulator.architecture import ModelArchitecture, find_model, stand_in_draft
 from simulator.cost.deployment import Deployment
+from simulator.cost.parallelism import Parallelism, parallel_faults
+from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.round import StepPricer
 from simulator.cost.uncertainty import Z80, UncertainPricer
 from simulator.hardware import Hardware, find_hardware
@@ -31,6 +33,7 @@ from simulator.speculation import (
     HEAD_FAMILIES,
     METHODS,
     MODELLESS_METHODS,
+    REMOTE_METHODS,
     Tree,
     built_head,
     drafter_problem,
@@ -45,13 +48,19 @@ Count = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Rates = tuple[Annotated[float, Field(ge=0, le=1)], ...]
 DEFAULT_CONTEXT = 1024
 MEMORY_UTILIZATION = 0.9
-TREE_METHODS = ("eagle", "eagle3", "medusa", "hydra")
+TREE_METHODS = ("eagle", "eagle3", "medusa", "hydra", "mtp")
 # A head that is not known is built from its target: its cost is known to about a twentieth.
 STAND_IN_STD = 0.05
 
 
 class OperatingPoint(Spec):
-    """One question: hardware, models, method, γ, batch and context. Field names are the columns of `predict --table`."""
+    """One question: hardware, models, method, γ, batch and context. Field names are the columns of `predict --table`, but for
+    those in `FLAGS_ONLY`.
+
+    batch: sequences that decode on the whole deployment, all data-parallel ranks together. draft_hardware: a device of the
+    draft's own, of which there are draft_tensor_parallel_size; draft_link_latency_s, draft_overlap: as in
+    `speculation.DraftDevice`.
+    """
 
     id: str = ""
     hardware: str
@@ -66,6 +75,13 @@ class OperatingPoint(Spec):
     draft_layers: Count | None = None
     draft_kv_tokens: Count | None = None
     draft_tensor_parallel_size: Count | None = None
+    pipeline_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = None
+    data_parallel_size: Annotated[int, Field(ge=1, le=256)] | None = None
+    expert_parallel: bool | None = None
+    nodes: Annotated[int, Field(ge=1, le=256)] | None = None
+    draft_hardware: str | None = None
+    draft_link_latency_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    draft_overlap: bool | None = None
     num_speculative_tokens: Annotated[int, Field(ge=1, le=64)] | None = None
     tree_shape: str | None = None
     batch: Count
@@ -82,8 +98,13 @@ class OperatingPoint(Spec):
 
 
 ACCEPTANCE_FIELDS = ("mean_acceptance_length", "acceptance_rate", "acceptance_rates_per_position", "conditional_acceptance_rates")
+FLAGS_ONLY = (
+    "pipeline_parallel_size", "data_parallel_size", "expert_parallel", "nodes",
+    "draft_hardware", "draft_link_latency_s", "draft_overlap",
+)  # fmt: skip
 REQUIRED = ("hardware", "target_model", "method", "batch")
 FLAGS = {"target_model": "target", "draft_model": "draft"}
+_TABLE_FIELDS = tuple(name for name in OperatingPoint.model_fields if name not in FLAGS_ONLY)
 # Other spellings of columns, and of arguments of `predict`.
 _ALIASES = {flag: field for field, flag in FLAGS.items()} | {
     "mean_acceptance_rates_per_position": "acceptance_rates_per_position"
@@ -168,7 +189,7 @@ def _rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
                     Problem(
                         f"{path}:1",
                         name,
-                        f"must be a column; columns: {', '.join(OperatingPoint.model_fields)}",
+                        f"must be a column; columns: {', '.join(_TABLE_FIELDS)}",
                         "",
                         nearest(name, header),
                     )
@@ -188,7 +209,7 @@ def _rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
 
 
 def _columns(header: Iterable[str]) -> list[str]:
-    known = {*OperatingPoint.model_fields, *_ALIASES}
+    known = {*_TABLE_FIELDS, *_ALIASES}
     return [name for name in header if name in known]
 
 
@@ -296,8 +317,8 @@ def predict_document(point: OperatingPoint, document: Document) -> Prediction:
 def _cannot_be_served(question: Question) -> str:
     """Why no server could hold this point, or ""."""
     deployment = question.deployment
-    tokens = deployment.kv_blocks(MEMORY_UTILIZATION) * deployment.engine.block_tokens
-    devices = f"{deployment.tensor_parallel_size} × {deployment.hardware.name}"
+    tokens = deployment.kv_tokens(MEMORY_UTILIZATION)
+    devices = f"{deployment.devices} × {deployment.hardware.name}"
     if tokens <= 0:
         return f"no verdict: the models do not fit on {devices} at {100 * MEMORY_UTILIZATION:.0f} % of memory"
     if tokens < question.batch * question.context:
@@ -315,15 +336,31 @@ def verdict(low: float | None, high: float | None) -> Literal["win", "lose", "cl
 def _speedup(question: Question, pricer: StepPricer, tau: float, r: float, plain_step_s: float) -> float:
     """Throughput ratio at constant batch: device time of one request without and with speculation.
 
-    plain = prefill + (n-1)·step/b;  speculative = prefill (draft's included) + (n-1)/τ·R·step/b.
+    plain = prefill + (n-1)·step/b;  speculative = prefill (draft's included) + (n-1)/τ·R·step/b. Pipeline stages and
+    data-parallel ranks take in prompts side by side.
     """
     if question.prompt_tokens is None or question.output_tokens is None:
         return tau / r
     budget = question.deployment.engine.max_num_batched_tokens
     tokens = max(question.output_tokens - 1, 0) / question.batch * plain_step_s
-    plain_prefill_s = StepPricer(pricer.target).prefill_s(question.prompt_tokens, budget)
-    prefill_s = pricer.prefill_s(question.prompt_tokens, budget)
+    side_by_side = _prompts_at_once(question.deployment)
+    plain_prefill_s = _plain_prefill_s(question, pricer, budget) / side_by_side
+    prefill_s = pricer.prefill_s(question.prompt_tokens, budget) / side_by_side
     return (plain_prefill_s + tokens) / (prefill_s + tokens * r / tau)
+
+
+def _plain_prefill_s(question: Question, pricer: StepPricer, budget: int) -> float:
+    """Of one prompt; where drafting keeps prompts apart, those of the batch share passes without it."""
+    prompt, plain = question.prompt_tokens or 1, StepPricer(pricer.target)
+    if not question.deployment.engine.drafting_prompts_alone:
+        return plain.prefill_s(prompt, budget)
+    together = max(min(question.batch, budget // prompt), 1)
+    return plain.price((), ((prompt, 0),) * together, together).seconds / together
+
+
+def _prompts_at_once(deployment: Deployment) -> int:
+    beyond = deployment.parallelism
+    return beyond.data_parallel_size * beyond.microbatches(beyond.pipeline_parallel_size, deployment.engine)
 
 
 def _measured_plain_step_s(point: OperatingPoint, question: Question, pricer: StepPricer) -> float | None:
@@ -334,6 +371,7 @@ def _measured_plain_step_s(point: OperatingPoint, question: Question, pricer: St
     if n is None or n < 2 or prompt is None:
         return question.batch / point.plain_tokens_per_s
     prefill_s = StepPricer(pricer.target).prefill_s(prompt, question.deployment.engine.max_num_batched_tokens)
+    prefill_s /= _prompts_at_once(question.deployment)
     decode_s = n / point.plain_tokens_per_s - prefill_s
     return question.batch * decode_s / (n - 1) if decode_s > 0 else question.batch / point.plain_tokens_per_s
 
@@ -364,9 +402,9 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     weights, kv_cache = _precision(point.precision, hardware, warnings)
     drafter, extra_std = _drafter(point, target, gamma, document, warnings)
     kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
-    drafter_weights = (
-        weights if point.method in ("layer_skip", "sparse_kv") else "fp32" if weights == "fp32" else hardware.wide_dtype
-    )
+    remote = _remote_draft(point, document)
+    wide = (hardware if remote is None else remote.hardware).wide_dtype
+    drafter_weights = weights if point.method in ("layer_skip", "sparse_kv") else "fp32" if weights == "fp32" else wide
     deployment = Deployment(
         hardware,
         engine,
@@ -379,8 +417,13 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
         drafter_weights,
         draft_kv_tokens=kv_tokens,
         tree=tree,
+        parallelism=Parallelism(
+            point.pipeline_parallel_size or 1, point.data_parallel_size or 1, point.expert_parallel or False, point.nodes or 1
+        ),
+        remote_draft=remote,
     )
     deployment, tp_std = _parallel(point, deployment, gamma, warnings)
+    _check_parallel(deployment, document)
     prompt, output, context = _lengths(point, warnings)
     acceptance = _acceptance(point, document)
     return Question(
@@ -511,6 +554,33 @@ def _parallel(point: OperatingPoint, deployment: Deployment, gamma: int, warning
         return fitting[0], 0.0
     ratios = [d.pricer().round(gamma, point.batch, point.context_len or DEFAULT_CONTEXT).r for d in fitting[:2]]
     return fitting[0], abs(math.log(ratios[1] / ratios[0])) / 2
+
+
+def _check_parallel(deployment: Deployment, document: Document) -> None:
+    draft = None if deployment.remote_draft is not None else deployment.draft_tensor_parallel_size
+    faults = parallel_faults(
+        deployment.parallelism, deployment.tensor_parallel_size, draft,
+        deployment.target, deployment.drafter, deployment.engine, deployment.method,
+    )  # fmt: skip
+    problems = [document.problem((key,), must, got) for key, must, got in faults]
+    if problems:
+        raise SpecError(problems)
+
+
+def _remote_draft(point: OperatingPoint, document: Document) -> RemoteDraft | None:
+    """The draft's own device. Raises `SpecError` where the rest of its description is missing or without use."""
+    if point.draft_hardware is None:
+        for name in ("draft_link_latency_s", "draft_overlap"):
+            if getattr(point, name) is not None:
+                raise SpecError([document.problem((name,), "goes with draft_hardware only", getattr(point, name))])
+        return None
+    if point.method not in REMOTE_METHODS:
+        must = f"goes with method {', '.join(REMOTE_METHODS)}: {point.method} needs the target's own states or text"
+        raise SpecError([document.problem(("draft_hardware",), must, point.draft_hardware)])
+    if point.draft_link_latency_s is None:
+        raise SpecError([document.problem(("draft_link_latency_s",), "must be given with draft_hardware: seconds, one way")])
+    (hardware,) = _known(lambda: find_hardware(point.draft_hardware or "", document.where(("draft_hardware",)), ""))
+    return RemoteDraft(hardware, point.draft_tensor_parallel_size or 1, point.draft_link_latency_s, bool(point.draft_overlap))
 
 
 def _with_parallel(deployment: Deployment, size: int, draft_size: int) -> Deployment:

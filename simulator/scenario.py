@@ -16,6 +16,8 @@ from simulator import resources
 from simulator.acceptance import AcceptanceSpec, ResolvedAcceptance, read_profile, resolve_acceptance
 from simulator.architecture import ModelArchitecture, find_model
 from simulator.cost.deployment import Deployment
+from simulator.cost.parallelism import Parallelism, parallel_faults
+from simulator.cost.remote_draft import RemoteDraft
 from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
 from simulator.interchange.request_traces import request_source
 from simulator.serving_engine import ServingEngine, find_engine
@@ -44,10 +46,21 @@ UNLIMITED_MODEL_LEN = 131072
 
 
 class ParallelSpec(Spec):
-    """Devices that share each layer: the target's, and the draft's (as many as the target's where left out)."""
+    """Devices: tensor × pipeline × data of them, spread evenly over nodes (meanings: `cost.parallelism`).
+
+    draft_tensor_parallel_size: as many as the target's where left out. data_parallel_size: replicas, to which arrivals are dealt
+    in turn; each has limits of its own. expert_parallel: whole experts on each device instead of a slice of all.
+    """
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     draft_tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = None
+    pipeline_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
+    data_parallel_size: Annotated[int, Field(ge=1, le=256)] = 1
+    expert_parallel: bool = False
+    nodes: Annotated[int, Field(ge=1, le=256)] = 1
+
+    def beyond_tensor(self) -> Parallelism:
+        return Parallelism(self.pipeline_parallel_size, self.data_parallel_size, self.expert_parallel, self.nodes)
 
 
 class TargetSpec(Spec):
@@ -175,16 +188,20 @@ class _Resolver:
         engine = self._attempt(self._engine)
         target = self._attempt(self._target)
         drafter = self._attempt(lambda: self._drafter(target))
+        remote = self._attempt(self._remote_draft)
         source = self._attempt(self._source)
         self._acceptance_fits()
         self._collect(self._between_models(target, drafter))
+        self._collect(self._parallel_problems(engine, target, drafter))
         self._collect(self._limit_problems(engine, target))
         if hardware is None or engine is None or target is None or self.problems:
             return None
-        deployment = self._deployment(hardware, engine, target, drafter)
+        deployment = self._deployment(hardware, engine, target, drafter, remote)
         limits = self._limits(engine, target)
         self._collect(self._memory_problems(deployment, limits))
         self._draft_window_warning(drafter, limits)
+        if deployment.draft_device_binds(limits.gpu_memory_utilization):
+            self.warnings.append("the draft's own device holds fewer tokens than the target's: it limits how many requests run")
         self._mtp_depth_warning(target)
         name = Path(self.document.source).stem
         file = ScenarioFile.model_construct(**self.sections)
@@ -213,6 +230,16 @@ class _Resolver:
 
     def _engine(self) -> ServingEngine:
         return find_engine(self.sections["engine"], self.document.where(("engine",)))
+
+    def _remote_draft(self) -> RemoteDraft | None:
+        """The draft's own device, where it has one."""
+        speculation: Speculation | None = self.sections["speculation"]
+        where = None if speculation is None else speculation.draft_device
+        if where is None:
+            return None
+        location = ("speculation", "draft_device", "hardware")
+        hardware = find_hardware(where.hardware, self.document.where(location), ".".join(location))
+        return RemoteDraft(hardware, where.tensor_parallel_size, where.link_latency_s, where.overlap)
 
     def _target(self) -> ModelArchitecture:
         found = find_model(
@@ -329,11 +356,34 @@ class _Resolver:
         if draft_size is not None and drafter is None and "speculation" in self.sections:
             must = "must be left out without a drafter model: it would change nothing"
             yield self.document.problem(("parallel", "draft_tensor_parallel_size"), must)
-        sides = (("tensor_parallel_size", size, target), ("draft_tensor_parallel_size", draft_size, drafter))
+        speculation: Speculation | None = self.sections.get("speculation")
+        device = speculation.draft_device if speculation is not None else None
+        if draft_size is not None and device is not None:
+            must = "must be left out where the draft has a device of its own, which states it"
+            yield self.document.problem(("parallel", "draft_tensor_parallel_size"), must, draft_size)
+        sides: list[tuple[tuple[str, ...], int | None, ModelArchitecture | None]] = [
+            (("parallel", "tensor_parallel_size"), size, target),
+            (("parallel", "draft_tensor_parallel_size"), draft_size, drafter),
+        ]
+        if device is not None:
+            sides.append((("speculation", "draft_device", "tensor_parallel_size"), device.tensor_parallel_size, drafter))
         for key, devices, model in sides:
             if devices is not None and model is not None and (model.num_attention_heads or 0) % devices:
                 must = f"must divide the {model.num_attention_heads} attention heads of {model.name}"
-                yield self.document.problem(("parallel", key), must, devices)
+                yield self.document.problem(key, must, devices)
+
+    def _parallel_problems(
+        self, engine: ServingEngine | None, target: ModelArchitecture | None, drafter: ModelArchitecture | None
+    ) -> Iterator[Problem]:
+        """Stages, ranks, experts and nodes must fit the models, and the engine must run them."""
+        parallel: ParallelSpec | None = self.sections.get("parallel")
+        if parallel is None or engine is None or target is None or "speculation" not in self.sections:
+            return
+        speculation: Speculation | None = self.sections["speculation"]
+        tensor, draft = parallel.tensor_parallel_size, parallel.draft_tensor_parallel_size
+        method = speculation.method if speculation is not None else "none"
+        for key, must, got in parallel_faults(parallel.beyond_tensor(), tensor, draft, target, drafter, engine, method):
+            yield self.document.problem(("parallel", key), must, got)
 
     def _limit_problems(self, engine: ServingEngine | None, target: ModelArchitecture | None) -> Iterator[Problem]:
         """A sequence with its drafts must fit into a step, and the model must know the positions."""
@@ -353,6 +403,11 @@ class _Resolver:
     def _memory_problems(self, deployment: Deployment, limits: Limits) -> Iterator[Problem]:
         """Weights and the engine's own memory must leave room for one block."""
         if deployment.kv_blocks(limits.gpu_memory_utilization) > 0:
+            return
+        if deployment.plain().kv_blocks(limits.gpu_memory_utilization) > 0 and deployment.remote_draft is not None:
+            name = deployment.remote_draft.hardware.name
+            must = f"must hold the drafter and a KV cache on {deployment.remote_draft.tensor_parallel_size} × {name}"
+            yield self.document.problem(("speculation", "draft_device"), must)
             return
         size = deployment.tensor_parallel_size
         fitting = [n for n in (2, 4, 8, 16) if n > size and self._fits(deployment, n, limits)]
@@ -383,7 +438,12 @@ class _Resolver:
     # ----------------------------------------------------------------------------------------------------------- joining
 
     def _deployment(
-        self, hardware: Hardware, engine: ServingEngine, target: ModelArchitecture, drafter: ModelArchitecture | None
+        self,
+        hardware: Hardware,
+        engine: ServingEngine,
+        target: ModelArchitecture,
+        drafter: ModelArchitecture | None,
+        remote: RemoteDraft | None,
     ) -> Deployment:
         parallel, spec = self.sections["parallel"], self.sections["target"]
         speculation: Speculation | None = self.sections["speculation"]
@@ -394,14 +454,14 @@ class _Resolver:
         if speculation is not None and speculation.method == "sparse_kv":
             kv_tokens = speculation.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS
         weights = (speculation.drafter_weights if speculation else None) or (
-            "fp32" if spec.weights == "fp32" else hardware.wide_dtype
+            "fp32" if spec.weights == "fp32" else (remote.hardware if remote is not None else hardware).wide_dtype
         )
         if speculation is not None and speculation.method in SELF_METHODS:
             weights = spec.weights
         return Deployment(
             hardware, engine, target, spec.weights, spec.kv_cache, parallel.tensor_parallel_size,
             speculation.method if speculation else "none", drafter, weights, draft_size if drafter is not None else 1,
-            kv_tokens,
+            kv_tokens, parallelism=parallel.beyond_tensor(), remote_draft=remote,
         )  # fmt: skip
 
     def _limits(self, engine: ServingEngine, target: ModelArchitecture) -> Limits:

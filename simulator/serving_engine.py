@@ -62,6 +62,11 @@ class ServingEngine(Spec):
     per request and round. draft_cache: how the draft's cache follows the accepted tokens: `padded` first pass over
     γ+1 rows, `catch_up` one more row after full acceptance, `extra_pass` γ+1 passes a round. admission: what of a request
     must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`.
+    latent_attention: regime of latent attention (MLA); absent: as the others, with split-KV kernels for serial walks.
+    latent_layer_overhead_s: device time that its unfused kernels add a layer.
+    drafting_prompts_alone: with a drafter each prompt is a pass of its own, without one they share passes.
+    pipeline_in_flight: keeps a batch in every pipeline stage; without, one batch passes them all. pipeline_methods: ways of
+    speculation that it runs over pipeline stages, all where absent.
     """
 
     schema_version: Literal[1]
@@ -85,6 +90,11 @@ class ServingEngine(Spec):
     block_tokens: Count
     admission: Literal["first_chunk", "whole_prompt", "whole_request"]
     lookahead_extra_slots: Annotated[int, Field(ge=0)]
+    latent_attention: AttentionRegime | None = None
+    latent_layer_overhead_s: Quantity | None = None
+    drafting_prompts_alone: bool = False
+    pipeline_in_flight: bool = True
+    pipeline_methods: tuple[str, ...] | None = None
     prefill_first: bool
     chunked_prefill: bool
     max_num_seqs: Count

@@ -17,6 +17,7 @@ import numpy as np
 from simulator import theory
 from simulator.acceptance import AcceptanceLaw, band_for
 from simulator.cost.deployment import Deployment
+from simulator.cost.parallelism import share
 from simulator.cost.round import RoundCost, StepCost, StepPricer
 from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
 from simulator.scenario import Scenario
@@ -31,6 +32,7 @@ from simulator.serving import (
     no_lookahead,
     paired_ratio,
     serve,
+    serve_in_turn,
     summarise,
 )
 from simulator.serving.metrics import Window, is_good, load_in
@@ -52,7 +54,7 @@ Progress = Callable[[str, int, int], None]  # (which run, requests begun, reques
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
-    """A replica that never runs out of work: requests finished per second, one standard deviation of its logarithm by spans of
+    """Replicas that never run out of work: requests finished per second, one standard deviation of its logarithm by spans of
     time, and the share of busy time that prompts take."""
 
     per_s: float
@@ -77,8 +79,8 @@ class Variant:
 class Comparison:
     """A speculative variant against none, on the same requests. Ratios above 1 are gains; each with its 80 % interval.
 
-    batch, context: means of the plain run, at which `round`, R and its doubt are taken. mean_acceptance_length: as simulated.
-    metric: what the verdict is about.
+    batch, context: means of a replica in the plain run, at which `round`, R and its doubt are taken. mean_acceptance_length: as
+    simulated. metric: what the verdict is about.
     """
 
     variant: Variant
@@ -178,15 +180,22 @@ def _laws(scenario: Scenario, gamma: int, warnings: list[str]) -> list[tuple[str
 
 
 def batching_rules(scenario: Scenario, deployment: Deployment) -> BatchingRules:
-    """The scenario's limits for this deployment, whose drafter takes memory from the KV pool."""
-    engine, limits = deployment.engine, scenario.limits
+    """The scenario's limits for one replica of this deployment, whose drafter takes memory from the KV pool.
+
+    Limits are those of each data-parallel rank; ranks that step together are one scheduler with the room of all. A step that
+    passes every pipeline stage holds the batches of all of them.
+    """
+    deployment = deployment.replica()
+    engine, limits, beyond = deployment.engine, scenario.limits, deployment.parallelism
+    ranks = beyond.data_parallel_size
+    batches = ranks * beyond.microbatches(beyond.pipeline_parallel_size, engine)
     extra = engine.lookahead_extra_slots
     lookahead = no_lookahead if deployment.drafter is None else lambda gamma: gamma + extra if gamma else 0
     return BatchingRules(
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_num_seqs=limits.max_num_seqs * ranks,
+        max_num_batched_tokens=limits.max_num_batched_tokens * batches,
         max_model_len=limits.max_model_len,
-        total_blocks=deployment.kv_blocks(limits.gpu_memory_utilization),
+        total_blocks=deployment.kv_blocks(limits.gpu_memory_utilization) * ranks,
         block_tokens=engine.block_tokens,
         lookahead_slots=lookahead,
         prefill_first=engine.prefill_first,
@@ -234,7 +243,7 @@ class _Server:
     @cached_property
     def pricer(self) -> StepPricer:
         full = float(self.law.conditional_rates(self.gamma).prod()) if self.law is not None else 0.0
-        return self.deployment.pricer(full)
+        return self.deployment.replica().pricer(full)
 
     def path(self, request: Request) -> AcceptancePath:
         if self.law is None:
@@ -244,7 +253,9 @@ class _Server:
 
     def drafts(self, running: int) -> int:
         speculation = self.scenario.file.speculation
-        return 0 if self.law is None or speculation is None else speculation.tokens_at(self.gamma, running)
+        if self.law is None or speculation is None:
+            return 0
+        return speculation.tokens_at(self.gamma, share(running, self.deployment.replica().parallelism.data_parallel_size))
 
     def run(
         self, requests: tuple[Request, ...], begun: Callable[[], None] | None = None, round_scale: float = 1.0
@@ -258,11 +269,16 @@ class _Server:
                 begun()
             return self.path(request)
 
+        think_time_s = arrivals.think_time_s or 0.0
+
+        def one(theirs: Sequence[Request], users: int | None) -> ServingResult:
+            return serve(theirs, self.rules, pricer, path, self.drafts, users=users, think_time_s=think_time_s)
+
         users = arrivals.users if arrivals.process == "closed_loop" else None
-        return serve(requests, self.rules, pricer, path, self.drafts, users=users, think_time_s=arrivals.think_time_s or 0.0)
+        return serve_in_turn(requests, self.deployment.independent_replicas, users, one)
 
     def saturated(self, requests: tuple[Request, ...]) -> Saturation:
-        """How fast the replica finishes requests while more always wait.
+        """How fast the deployment finishes requests while more always wait: one replica, times their number.
 
         The workload's requests, over and over, arriving evenly and faster than they can be served, so that no two start in
         step: requests that are all there from the start and equally long would end together too. Measured from the end of the
@@ -291,7 +307,8 @@ class _Server:
         spans = np.histogram(ends, np.linspace(start_s, end_s, SATURATION_SPANS + 1))[0]
         share = load_in(result, Window(start_s, end_s, (), "")).prefill_share
         log_std = float(spans.std(ddof=1) / spans.mean() / math.sqrt(SATURATION_SPANS))
-        return Saturation(float(spans.sum()) / (end_s - start_s), log_std, share)
+        replicas = self.deployment.independent_replicas
+        return Saturation(replicas * float(spans.sum()) / (end_s - start_s), log_std, share)
 
 
 def _variant(server: _Server, label: str, requests: tuple[Request, ...], progress: Progress | None) -> Variant:
@@ -348,7 +365,7 @@ def _compare(server: _Server, plain: Variant, variant: Variant, requests: tuple[
     batch = max(round(load.mean_decode_sequences or 1), 1)
     context = load.mean_context_tokens or 1.0
     proposal_rate = _proposal_rate(variant)
-    pricer = UncertainPricer(variant.deployment, float(law.conditional_rates(gamma).prod()))
+    pricer = UncertainPricer(variant.deployment.replica(), float(law.conditional_rates(gamma).prod()))
     cost = pricer.base.round(gamma, batch, context, proposal_rate)
     log_std = pricer.log_std(gamma, batch, context, proposal_rate)
     tau = variant.summary.acceptance.mean_acceptance_length or 1.0

@@ -22,9 +22,21 @@ HEAD_FAMILIES: dict[str, tuple[str, ...]] = {
 # Methods that draft with the target itself, and such without any model.
 SELF_METHODS = ("layer_skip", "sparse_kv")
 MODELLESS_METHODS = ("none", "ngram", "suffix")
+# Methods whose drafter needs nothing of the target but its tokens, so that it can run elsewhere.
+REMOTE_METHODS = ("draft_model",)
 DEFAULT_DRAFT_KV_TOKENS = 512
 Gamma = Annotated[int, Field(ge=1, le=64)]
 BatchRange = Annotated[tuple[int, int, int], Field(description="first batch, last batch, tokens drafted (0 = off)")]
+
+
+class DraftDevice(Spec):
+    """A device of the draft's own: its name, how many of them share the draft, the link to them in seconds one way, and whether
+    they draft the next round while the target verifies this one."""
+
+    hardware: str
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
+    link_latency_s: Annotated[float, Field(ge=0, le=10)]
+    overlap: bool = False
 
 
 class Speculation(Spec):
@@ -33,7 +45,8 @@ class Speculation(Spec):
     num_speculative_tokens: γ, or a list of them to compare. by_batch: γ by running batch instead, as
     ``[[first, last, γ], …]``; batches not covered run without drafts. drafter_weights: type of the draft's weights.
     draft_layers: layer_skip: how many of the target's first layers draft. draft_kv_tokens: sparse_kv: tokens of the cache that
-    the target reads while it drafts. heterogeneous_vocabulary: the engine maps between different tokenizers.
+    the target reads while it drafts. draft_device: where a draft model runs if not beside the target. heterogeneous_vocabulary:
+    the engine maps between different tokenizers.
     """
 
     method: Method
@@ -44,6 +57,7 @@ class Speculation(Spec):
     num_speculative_tokens: Gamma | Annotated[tuple[Gamma, ...], Field(min_length=1)] | None = None
     by_batch: Annotated[tuple[BatchRange, ...], Field(min_length=1)] | None = None
     heterogeneous_vocabulary: bool = False
+    draft_device: DraftDevice | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Speculation:
@@ -76,6 +90,13 @@ class Speculation(Spec):
                     "by_batch entries must be [first, last, tokens] with 1 <= first <= last and 0 <= tokens <= 64 "
                     f"(got {[first, last, gamma]})"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _drafts_apart(self) -> Speculation:
+        if self.draft_device is not None and self.method not in REMOTE_METHODS:
+            methods = ", ".join(REMOTE_METHODS)
+            raise ValueError(f"draft_device goes with method {methods}: {self.method} needs the target's own states or text")
         return self
 
     @property

@@ -15,12 +15,7 @@ from typing import Any
 import pytest
 
 from simulator import predict
-from simulator.architecture import find_model
-from simulator.cost.deployment import Deployment
-from simulator.hardware import find_hardware
 from simulator.prediction import Prediction
-from simulator.serving_engine import find_engine
-from simulator.speculation import Tree
 
 R_TOLERANCE = 0.25
 
@@ -236,32 +231,36 @@ def test_the_best_number_of_drafts_of_d1_is_an_inner_one() -> None:
 
 
 @cache
-def d8_r(batch: int) -> float:
-    target, head = find_model("deepseek-ai/DeepSeek-V3"), find_model("deepseek-ai/DeepSeek-V3 MTP")
-    deployment = Deployment(
-        find_hardware("h20"), find_engine("sglang_2025"), target, "fp8", "bf16", 16, "mtp", head, "bf16", 16,
-        tree=Tree(nodes=4, steps=2, width=4),
+def d8(batch: int) -> Prediction:
+    """With the release of that week. Its time per layer comes from eight H200 in one node (sglang#3956), everything else is held out."""
+    return predict(
+        hardware="h20", engine="sglang_0_4_3", target_model="deepseek-ai/DeepSeek-R1", draft_model="deepseek-ai/DeepSeek-V3 MTP",
+        precision="fp8", method="mtp", tree_shape="steps=2,topk=4,draft_tokens=4", tensor_parallel_size=16, nodes=2, batch=batch,
+        prompt_len=256, output_len=256, mean_acceptance_length=D8_MEAN_ACCEPTANCE_LENGTH,
     )  # fmt: skip
-    return deployment.pricer().round(2, batch, 256 + 128).r
 
 
-def test_d8_wins_alone() -> None:
-    assert d8_r(1) < D8_MEAN_ACCEPTANCE_LENGTH, D8_THREAD
+def test_d8_wins_alone_by_what_was_measured() -> None:
+    """Sixteen devices over two nodes wait for launches, links and unfused kernels: four rows cost hardly more than one."""
+    assert d8(1).speedup == pytest.approx(D8_SPEEDUPS[1], rel=R_TOLERANCE), D8_THREAD
+    assert d8(1).r == pytest.approx(D8_MEAN_ACCEPTANCE_LENGTH / D8_SPEEDUPS[1], rel=R_TOLERANCE), D8_THREAD
+    assert d8(1).verdict == "win"
+    assert d8(1).plain_step_s == pytest.approx(1 / 22.73, rel=R_TOLERANCE), D8_THREAD
+
+
+def test_the_gain_of_d8_fades_with_load_and_is_not_called_a_win_at_64() -> None:
+    gains = [d8(batch).speedup for batch in (1, 4, 16, 64)]
+    assert gains == sorted(gains, reverse=True)
+    assert d8(64).verdict != "win", D8_THREAD
 
 
 @pytest.mark.xfail(
-    strict=True, reason="R 1.62 against 1.28, 1.78 against 3.44: the plain step took 44 ms and is priced at 7, in one node"
-)
-@pytest.mark.parametrize("batch", [1, 64])
-def test_d8_has_r_near_the_measured_one(batch: int) -> None:
-    assert d8_r(batch) == pytest.approx(D8_MEAN_ACCEPTANCE_LENGTH / D8_SPEEDUPS[batch], rel=R_TOLERANCE), D8_THREAD
-
-
-@pytest.mark.xfail(
-    strict=True, reason="R 1.78 against 3.44: 256 rows over two nodes of H20 cost this release far more than priced"
+    strict=True,
+    reason="1.11 against 0.80: a plain step of 64 took 70 to 80 ms and is priced at 51, a round twice the 95 ms it is priced at; "
+    "kernels of that release for latent attention and 8-bit blocks on H20 are not measured",
 )
 def test_d8_loses_at_batch_64() -> None:
-    assert d8_r(64) > D8_MEAN_ACCEPTANCE_LENGTH, D8_THREAD
+    assert d8(64).speedup < 1, D8_THREAD
 
 
 def test_a_small_active_mixture_loses_alone_and_wins_in_company() -> None:

@@ -34,6 +34,9 @@ seed: 3
 """
 
 
+DRAFT = "method: draft_model, drafter: meta-llama/Llama-3.2-1B-Instruct, num_speculative_tokens: 3"
+
+
 def scenario(text: str = BASE, **changes: str):
     """BASE with whole top-level sections replaced; an empty text drops the section."""
     data = yaml.safe_load(text)
@@ -156,6 +159,20 @@ def test_every_mistake_of_a_file_is_reported_at_once():
         ({"target": "{model: " + "x" * 300 + ".yaml}"}, "must be a known target model"),
         ({"hardware": "{base: h100_sxm, memory_bandwidth_bytes_per_s: 1e-300}"}, "must be at least"),
         ({"service_level": "{}"}, "at least one limit"),
+        ({"parallel": "{nodes: 2}"}, "nodes: must divide the 1 devices"),
+        ({"parallel": "{pipeline_parallel_size: 33}"}, "at most 32, the layers of"),
+        ({"parallel": "{pipeline_parallel_size: 2}", "engine": "sglang"}, "runs no method of speculation over pipeline stages"),
+        ({"parallel": "{expert_parallel: true}"}, "has no experts"),
+        ({"parallel": "{tensor_parallel_size: 2, expert_parallel: 2}"}, "expert_parallel: must be true or false"),
+        ({"parallel": "{pipeline_paralel_size: 2}"}, "did you mean pipeline_parallel_size"),
+        ({"parallel": "{data_parallel_size: 3, expert_parallel: true}", "target": "{model: Qwen/Qwen3-30B-A3B}", "speculation": "", "acceptance": ""}, "must share 128 experts evenly over 3 devices"),
+        ({"parallel": "{tensor_parallel_size: 2, pipeline_parallel_size: 3, nodes: 2}"}, "must spread whole tensor-parallel groups evenly"),
+        ({"speculation": "{method: eagle3, num_speculative_tokens: 3, draft_device: {hardware: rtx_4090, link_latency_s: 0.001}}"}, "draft_device goes with method draft_model"),
+        ({"speculation": "{" + DRAFT + ", draft_device: {hardware: rtx_4091, link_latency_s: 0.001}}"}, "did you mean rtx_4090"),
+        ({"speculation": "{" + DRAFT + ", draft_device: {hardware: rtx_4090}}"}, "link_latency_s: must be given"),
+        ({"speculation": "{" + DRAFT + ", draft_device: {hardware: rtx_4090, link_latency_s: 0.001, tensor_parallel_size: 3}}"}, "speculation.draft_device.tensor_parallel_size: must divide the 32 attention heads"),
+        ({"speculation": "{" + DRAFT + ", draft_device: {hardware: rtx_2080_ti, link_latency_s: 0.001}, drafter_weights: fp32}", "target": "{model: meta-llama/Llama-3.1-70B-Instruct}", "parallel": "{tensor_parallel_size: 4}", "limits": "{gpu_memory_utilization: 0.7}"}, "draft_device: must hold the drafter and a KV cache"),
+        ({"speculation": "{" + DRAFT + ", draft_device: {hardware: rtx_4090, link_latency_s: 0.001}}", "parallel": "{draft_tensor_parallel_size: 2}"}, "must be left out where the draft has a device of its own"),
     ],
 )  # fmt: skip
 def test_cross_field_faults_have_a_message_with_file_and_line(changes, expected):

@@ -198,6 +198,14 @@ GROUPED = {
     "parallel": {"tensor_parallel_size": 8},
     "speculation": {"method": "mtp", "num_speculative_tokens": 2},
 }
+SPREAD = {
+    "hardware": "h200_sxm",
+    "target": {"model": "Qwen/Qwen3-30B-A3B"},
+    "parallel": {"data_parallel_size": 4, "expert_parallel": True, "nodes": 2},
+    "speculation": {"method": "eagle3", "num_speculative_tokens": 3},
+}
+APART = {"hardware": "rtx_4090", "link_latency_s": 0.0002}
+ELSEWHERE = {"speculation": {**SMALL_DRAFT, "draft_device": APART}}
 HYBRID = {
     "hardware": "h200_sxm",
     "target": {"model": "Qwen/Qwen3.5-9B"},
@@ -224,6 +232,18 @@ BINDING = {
     "engine": ({}, {"engine": "sglang"}),
     "parallel.tensor_parallel_size": ({}, {"parallel": {"tensor_parallel_size": 2}}),
     "parallel.draft_tensor_parallel_size": ({"parallel": {"tensor_parallel_size": 4}}, {"parallel": {"tensor_parallel_size": 4, "draft_tensor_parallel_size": 1}}),
+    "parallel.pipeline_parallel_size": ({}, {"parallel": {"pipeline_parallel_size": 2}}),
+    "parallel.data_parallel_size": ({"workload": workload("closed_loop", users=6)}, {"parallel": {"data_parallel_size": 2}, "workload": workload("closed_loop", users=6)}),
+    "parallel.expert_parallel": (SPREAD, {**SPREAD, "parallel": {"data_parallel_size": 4, "nodes": 2}}),
+    "parallel.nodes": ({"parallel": {"tensor_parallel_size": 4}}, {"parallel": {"tensor_parallel_size": 4, "nodes": 2}}),
+    "hardware.inter_node_bandwidth_bytes_per_s": (SPREAD, {**SPREAD, "hardware": {"base": "h200_sxm", "inter_node_bandwidth_bytes_per_s": 1e9}}),
+    "hardware.inter_node_latency_s": ({"parallel": {"tensor_parallel_size": 4, "nodes": 2}}, {"parallel": {"tensor_parallel_size": 4, "nodes": 2}, "hardware": {"base": "h100_sxm", "inter_node_latency_s": 1e-4}}),
+    "hardware.all_to_all_latency_s": (SPREAD, {**SPREAD, "hardware": {"base": "h200_sxm", "all_to_all_latency_s": 1e-4}}),
+    "speculation.draft_device": ({"speculation": SMALL_DRAFT}, ELSEWHERE),
+    "speculation.draft_device.hardware": (ELSEWHERE, {"speculation": {**SMALL_DRAFT, "draft_device": {**APART, "hardware": "l4"}}}),
+    "speculation.draft_device.tensor_parallel_size": (ELSEWHERE, {"speculation": {**SMALL_DRAFT, "draft_device": {**APART, "tensor_parallel_size": 2}}}),
+    "speculation.draft_device.link_latency_s": (ELSEWHERE, {"speculation": {**SMALL_DRAFT, "draft_device": {**APART, "link_latency_s": 0.01}}}),
+    "speculation.draft_device.overlap": (ELSEWHERE, {"speculation": {**SMALL_DRAFT, "draft_device": {**APART, "overlap": True}}}),
     "target.model": ({"speculation": {"method": "ngram", "num_speculative_tokens": 3}}, {"target": {"model": "Qwen/Qwen3-8B"}}),
     "target.weights": ({}, {"target": {**BASE["target"], "weights": "fp8"}}),
     "target.kv_cache": ({"workload": LONG}, {"target": {**BASE["target"], "kv_cache": "fp8"}}),

@@ -257,11 +257,17 @@ class ModelArchitecture(Spec):
         format keeps them in. mxfp4 models (gpt-oss) quantize routed experts only."""
         kept = FORMATS[dtype]
         routers = self.moe_layers * (self.num_experts or 0) * self.hidden_size
-        experts = sum(
-            g.count * g.experts.num_experts * g.experts.parameters_per_expert for g in self.layer_groups(1) if g.experts
-        )
+        experts = self._expert_parameters
         stored = experts if dtype == "mxfp4" and self.is_moe else self.layer_parameters - routers
         return stored * kept.bytes + (self.parameter_count - stored) * max(kept.head_bytes, kept.bytes)
+
+    def expert_bytes(self, dtype: str) -> float:
+        """Bytes of the routed experts of all layers, which are of `dtype`."""
+        return self._expert_parameters * FORMATS[dtype].bytes
+
+    @property
+    def _expert_parameters(self) -> float:
+        return sum(g.count * g.experts.num_experts * g.experts.parameters_per_expert for g in self.layer_groups(1) if g.experts)
 
     def kv_heads_per_device(self, tensor_parallel_size: int) -> float:
         """KV heads on one device; replicated once there are more devices than heads."""

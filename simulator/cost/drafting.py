@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, uniform_pass
+from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.roofline import Bound
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import Tree
@@ -20,7 +21,7 @@ from simulator.speculation import Tree
 class Drafter:
     """What drafts: `passes` prices the draft model or head (None for a search of the text). full_acceptance_rate: share of
     rounds in which every draft is accepted, which widens the next first pass under the `catch_up` rule. kv_tokens: the part of
-    the cache that a sparse-KV self-draft reads."""
+    the cache that a sparse-KV self-draft reads. remote: the link to a device of its own, None beside the target."""
 
     method: str
     engine: ServingEngine
@@ -28,6 +29,7 @@ class Drafter:
     full_acceptance_rate: float = 0.5
     kv_tokens: int | None = None
     tree: Tree | None = None
+    remote: RemoteDraft | None = None
 
     @property
     def has_cache(self) -> bool:
@@ -45,14 +47,17 @@ def drafting_terms(drafter: Drafter, gamma: int, sequences: int, context_tokens:
     """Seconds to draft `gamma` tokens for each of `sequences`, whose contexts sum to `context_tokens`."""
     if sequences == 0:
         return []
-    return METHODS[drafter.method](drafter, gamma, sequences, context_tokens / sequences)
+    terms = METHODS[drafter.method](drafter, gamma, sequences, context_tokens / sequences)
+    if drafter.remote is None:
+        return terms
+    return [*terms, CostTerm("draft_transfer", drafter.remote.round_trip_s, "network")]
 
 
-def draft_prefill_terms(drafter: Drafter, prefill: tuple[tuple[int, int], ...]) -> list[CostTerm]:
-    """The draft's own pass over prompt chunks, which fills its cache."""
+def draft_prefill_terms(drafter: Drafter, prefill: tuple[tuple[int, int], ...], load: float = 1.0) -> list[CostTerm]:
+    """The draft's own pass over prompt chunks, which fills its cache; `load` as in `ForwardPass`."""
     if drafter.passes is None or not drafter.has_cache or not prefill:
         return []
-    cost = drafter.passes.price(ForwardPass(0, 0, 0.0, 0.0, 0.0, prefill, 0))
+    cost = drafter.passes.price(ForwardPass(0, 0, 0.0, 0.0, 0.0, prefill, 0, load))
     fusion_s = drafter.passes.fusion_s(sum(tokens for tokens, _ in prefill))
     return [CostTerm("prefill_draft", cost.seconds + fusion_s, cost.bound)]
 

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from simulator.architecture import Experts, LayerGroup, ModelArchitecture
+from simulator.cost.collectives import all_reduce, all_to_all_s, stage_transfer_s
+from simulator.cost.parallelism import ONE_GROUP, Parallelism, busiest
 from simulator.cost.roofline import (
     ATTENTION_TILE_ROWS,
     Bound,
     Operation,
-    all_reduce_s,
     elementwise_s,
     experts_touched,
     gemm,
@@ -72,7 +73,7 @@ class ForwardPass:
 
     sequences decode with `rows` query rows together, over `context_tokens` cached tokens together (`windowed_tokens` for
     layers with a window); `longest_tokens` is the longest single context. prefill: (new tokens, tokens cached before) per
-    prompt chunk. logit_rows: rows that the LM head computes.
+    prompt chunk. logit_rows: rows that the LM head computes. load: tokens of the mean data-parallel rank over those of this one.
     """
 
     sequences: int
@@ -82,6 +83,7 @@ class ForwardPass:
     longest_tokens: float
     prefill: tuple[tuple[int, int], ...] = ()
     logit_rows: int = 0
+    load: float = 1.0
 
 
 def uniform_pass(sequences: int, rows_per_sequence: float, context: float, window: int | None) -> ForwardPass:
@@ -94,7 +96,8 @@ def uniform_pass(sequences: int, rows_per_sequence: float, context: float, windo
 class ForwardCost:
     """Prices passes of one model. `weights`, `kv_cache`: stored types (names of `number_format.FORMATS`).
 
-    layers: how many of the model's first layers run (layer-skip drafts), all where None.
+    parallelism: pipeline stages, data-parallel ranks, experts, nodes. A pass is then that of one rank and one microbatch, through
+    all stages, while the other ranks do as much.
     """
 
     architecture: ModelArchitecture
@@ -103,6 +106,7 @@ class ForwardCost:
     tensor_parallel_size: int
     weights: str
     kv_cache: str
+    parallelism: Parallelism = ONE_GROUP
     _dense: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _heads: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
 
@@ -116,7 +120,9 @@ class ForwardCost:
         self.compute_dtype = self.hardware.compute_dtype(self.weights)
         self.row_law = self.engine.row_law(self.weights, self.hardware)
         self.kv_number_bytes = FORMATS[self.kv_cache].bytes
-        self.has_experts = any(group.experts is not None for group in self.groups)
+        self.moe_layers = sum(group.count for group in self.groups if group.experts is not None)
+        self.has_experts = self.moe_layers > 0
+        self.expert_parameters = self._expert_parameters()
         self.has_state = any(group.attention in ("linear", "mamba") for group in self.groups)
         one_block = set(model.layer_pattern or "") & set("MED")
         self.mixers = sum(group.count for group in self.groups if group.attention != "none")
@@ -139,8 +145,10 @@ class ForwardCost:
             terms.append(self._expert_term(asked, new_tokens))
         if self.has_state:
             terms.append(self._state_term(asked))
-        if self.tensor_parallel_size > 1:
-            terms.append(CostTerm("all_reduce", self._all_reduce_s(rows), "network"))
+        if self.engine.latent_layer_overhead_s is not None:
+            latent = sum(group.count for group in self.groups if group.attention == "mla")
+            terms.append(CostTerm("unfused_kernels", latent * self.engine.latent_layer_overhead_s.value, "latency"))
+        terms += self._network_terms(rows, new_tokens - asked.rows, asked.load)
         if captured is None:
             device_s = sum(term.seconds for term in terms)
             launch_s = self.architecture.num_hidden_layers * self.engine.launch_per_layer_s.value
@@ -197,33 +205,91 @@ class ForwardCost:
         count = self.mixers * SMALL_KERNELS_PER_MIXER + self.mlps * SMALL_KERNELS_PER_MLP
         return count * each_s, "latency" if launch else "memory"
 
-    def _all_reduce_s(self, rows: int) -> float:
-        """One after each mixer and each MLP."""
-        kind = self.engine.all_reduce_kind(self.hardware)
-        cost = self.hardware.all_reduce(kind, self.tensor_parallel_size)
+    def _network_terms(self, rows: int, prompt_rows: int, load: float) -> list[CostTerm]:
+        """One all-reduce after each mixer and each MLP; exchanges around experts of all ranks; transfers between stages."""
+        tensor, beyond = self.tensor_parallel_size, self.parallelism
         message = 2.0 * rows * self.architecture.hidden_size
-        once = all_reduce_s(message, cost.alpha_s, cost.bandwidth_bytes_per_s, cost.large_message_bandwidth_bytes_per_s)
-        return (self.mixers + self.mlps) * once
+        shared = self.has_experts and beyond.data_parallel_size > 1
+        found = []
+        if tensor > 1:
+            sliced = self.moe_layers if shared and not beyond.expert_parallel else 0
+            found += self._all_reduces(
+                "all_reduce", self.mixers + self.mlps - sliced, message, tensor, beyond.tensor_nodes(tensor)
+            )
+        if shared:
+            devices, nodes = beyond.expert_devices(tensor), beyond.expert_nodes(tensor)
+            if beyond.expert_parallel:
+                exchange_s = self._dispatch_and_combine_s(rows - prompt_rows, prompt_rows, devices, nodes)
+                found.append(CostTerm("all_to_all", self.moe_layers * exchange_s, "network"))
+            else:
+                # All-gather before and reduce-scatter after: together the traffic of an all-reduce of every rank's rows.
+                every_rank = message * beyond.data_parallel_size * load
+                found += self._all_reduces("gather_scatter", self.moe_layers, every_rank, devices, nodes)
+        if beyond.pipeline_parallel_size > 1:
+            found.append(CostTerm("pipeline_transfer", self._transfers_s(rows), "network"))
+        return found
+
+    def _all_reduces(self, name: str, count: int, message: float, devices: int, nodes: int) -> list[CostTerm]:
+        inside_s, between_s = all_reduce(message, devices, nodes, self.hardware, self.engine)
+        found = [CostTerm(name, count * inside_s, "network")]
+        return found + ([CostTerm(f"inter_node_{name}", count * between_s, "network")] if nodes > 1 else [])
+
+    def _dispatch_and_combine_s(self, rows: int, prompt_rows: int, devices: int, nodes: int) -> float:
+        """Rows go out in 8 bit where the weights are, with a scale for every 128 numbers, and come back in 16."""
+        experts = next(group.experts for group in self.groups if group.experts is not None)
+        width = (self.architecture.moe_latent_size or self.architecture.hidden_size) / self.tensor_parallel_size
+        out = 1 + 4 / 128 if self.weights == "fp8" else 2.0
+        return sum(
+            all_to_all_s(count * width * size, experts.top_k, devices, nodes, self.hardware, once_a_node)
+            for count, once_a_node in ((rows, False), (prompt_rows, True))
+            for size in (out, 2.0)
+            if count
+        )
+
+    def _transfers_s(self, rows: int) -> float:
+        """Hidden state and residual of each row over every boundary, a slice per device; sampled tokens back to the first."""
+        tensor, beyond = self.tensor_parallel_size, self.parallelism
+        message = 2 * 2.0 * rows * self.architecture.hidden_size / tensor
+        far = beyond.inter_node_boundaries(tensor)
+        near = beyond.pipeline_parallel_size - 1 - far
+        seconds = far * stage_transfer_s(message, True, self.hardware, self.engine) if far else 0.0
+        seconds += near * stage_transfer_s(message, False, self.hardware, self.engine) if near else 0.0
+        return seconds + stage_transfer_s(4.0 * rows, far > 0, self.hardware, self.engine)
 
     # ------------------------------------------------------------------------------------------- experts, recurrent states
 
     def _expert_term(self, asked: ForwardPass, new_tokens: int) -> CostTerm:
         """Routed experts: the union that all tokens touch is read, every token's own experts are computed."""
         routed = routed_tokens(asked, self.hardware.coefficients.expert_row_correlation.value)
+        others = self.parallelism.data_parallel_size * asked.load
         seconds, by_bound = 0.0, {}  # type: float, dict[Bound, float]
         for group in self.groups:
             if group.experts is not None:
-                operation = self._experts(group.experts, routed, new_tokens)
+                operation = self._experts(group.experts, routed * others, new_tokens * others)
                 seconds += group.count * operation.seconds
                 by_bound[operation.bound] = by_bound.get(operation.bound, 0.0) + group.count * operation.seconds
         return CostTerm("experts", seconds, max(by_bound, key=lambda bound: by_bound[bound]))
 
-    def _experts(self, experts: Experts, routed: float, tokens: int) -> Operation:
+    def _expert_parameters(self) -> float:
+        """Weights of one expert on one device: a slice, over the devices of all ranks, or the whole of it."""
+        tensor, beyond = self.tensor_parallel_size, self.parallelism
+        if not self.has_experts:
+            return 0.0
+        slices = 1 if beyond.expert_parallel else beyond.expert_devices(tensor)
+        groups = self.groups if slices == tensor else self.architecture.layer_groups(slices)
+        return next(group.experts for group in groups if group.experts is not None).parameters_per_expert
+
+    def _experts(self, experts: Experts, routed: float, tokens: float) -> Operation:
+        """One layer and the rows of all ranks. Whole experts fall unevenly on devices, and the busiest is waited for."""
+        beyond = self.parallelism
         correlation = self.hardware.coefficients.grouped_routing_correlation.value if experts.grouped else 1.0
         touched = experts_touched(experts.num_experts, experts.top_k, max(routed * correlation, 1.0))
-        return grouped_gemm(
-            tokens * experts.top_k, touched, experts.parameters_per_expert, self.format.bytes, self.hardware, self.compute_dtype
-        )
+        rows = tokens * experts.top_k
+        if beyond.expert_parallel:
+            devices = beyond.expert_devices(self.tensor_parallel_size)
+            touched = busiest(touched, devices, experts.num_experts)
+            rows = busiest(rows, devices)
+        return grouped_gemm(rows, touched, self.expert_parameters, self.format.bytes, self.hardware, self.compute_dtype)
 
     def _state_term(self, asked: ForwardPass) -> CostTerm:
         """Linear-attention and state-space layers: a floor, the states' traffic, and rows that follow one another.
@@ -270,9 +336,11 @@ class ForwardCost:
     def _attention(self, group: LayerGroup, asked: ForwardPass, context: float, longest: float) -> Operation:
         """One layer. Which kernel runs depends on whether any sequence brings more than one query row."""
         several_rows = asked.rows > asked.sequences or bool(asked.prefill)
-        if several_rows and self.regime == "serial_walk" and group.attention in ("full", "sliding", "chunked"):
+        stated = self.engine.latent_attention if group.attention == "mla" else None
+        regime, walked = stated or self.regime, stated is not None or group.attention in ("full", "sliding", "chunked")
+        if several_rows and regime == "serial_walk" and walked:
             return self._walk(group, asked, context, longest)
-        reread = asked.rows / asked.sequences if several_rows and self.regime == "kv_reread" and asked.sequences else 1.0
+        reread = asked.rows / asked.sequences if several_rows and regime == "kv_reread" and asked.sequences else 1.0
         return self._split(group, asked, context, reread)
 
     def _split(self, group: LayerGroup, asked: ForwardPass, context: float, reread: float) -> Operation:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 
 from simulator.cost.drafting import Drafter, draft_prefill_terms, drafting_terms, idle_terms
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, PassCost, dominant_bound, uniform_pass
+from simulator.cost.parallelism import fullest_prompts, share
 from simulator.cost.roofline import Bound
+from simulator.speculation import SELF_METHODS
 from simulator.theory import break_even_acceptance_rate
 
 
@@ -74,6 +76,12 @@ class RoundCost:
         return sorted(((name, s / self.plain_step_s) for name, s in grown if s != 0), key=lambda item: -abs(item[1]))
 
 
+# Where a term's time is spent in a pipeline; everything else is spread over the stages with the layers.
+_PLACES = {
+    "lm_head": "last", "sampling": "last", "host": "host", "round_overhead": "host", "pipeline_transfer": "link",
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class StepCost:
     """One engine step: `terms` (name, seconds) sum to `seconds`. Names of prompt work start with ``prefill``."""
@@ -92,28 +100,78 @@ class StepPricer:
     def round(self, gamma: int, sequences: int, context: float, proposal_rate: float = 1.0) -> RoundCost:
         """A round of `sequences` at equal `context`, beside the plain step.
 
+        Over several ranks and stages both are the time in which every sequence of the deployment moves on once: that of the
+        fullest rank, with a microbatch in each stage.
         proposal_rate: share of sequences whose drafter proposes anything (n-gram); the others run one row.
         """
         assert self.drafter is not None
         window = self.target.window
-        plain = self._pass_terms(uniform_pass(sequences, 1, context, window), speculative=False)
+        sequences, in_flight, load = self._share(sequences)
+        plain = self._pass_terms(replace(uniform_pass(sequences, 1, context, window), load=load), speculative=False)
         tree = self.drafter.tree
         if tree is not None:
-            verify = self._pass_terms(uniform_pass(sequences, tree.nodes, context, window), speculative=True)
+            asked = replace(uniform_pass(sequences, tree.nodes, context, window), load=load)
+            verify = self._pass_terms(asked, speculative=True)
         else:
-            verify = self._verified(gamma, sequences, context, proposal_rate, plain)
+            verify = self._verified(gamma, sequences, context, proposal_rate, plain, load)
         draft = drafting_terms(self.drafter, gamma, sequences, sequences * context)
-        return RoundCost(gamma, tuple(draft), tuple(verify), tuple(plain))
+        draft = self._exposed(draft, sum(term.seconds for term in verify), gamma)
+        verify = verify + self._bubble(in_flight, verify, draft)
+        return RoundCost(gamma, tuple(draft), tuple(verify), tuple(plain + self._bubble(in_flight, plain, [])))
+
+    def _share(self, sequences: int) -> tuple[int, int, float]:
+        """(sequences of the fullest rank's microbatch, microbatches in flight, load of the mean rank over the fullest)."""
+        beyond = self.target.parallelism
+        ranks = beyond.data_parallel_size
+        rank = share(sequences, ranks)
+        in_flight = beyond.microbatches(rank, self.target.engine)
+        each = share(rank, in_flight)
+        # A rank without a sequence runs one empty row, to keep step with the others.
+        return each, in_flight, min(max(sequences, ranks) / (ranks * in_flight * max(each, 1)), 1.0)
+
+    def _exposed(self, draft: list[CostTerm], verify_s: float, gamma: int) -> list[CostTerm]:
+        """Drafting terms as far as the round waits for them: a device of its own may draft ahead during verification."""
+        remote = self.drafter.remote if self.drafter is not None else None
+        if remote is None or not remote.overlap or gamma == 0:
+            return draft
+        assert self.drafter is not None
+        draft_s = sum(term.seconds for term in draft)
+        kept = remote.exposed_share(draft_s, verify_s, self.drafter.full_acceptance_rate, gamma)
+        return [replace(term, seconds=kept * term.seconds) for term in draft]
+
+    def _bubble(self, in_flight: int, terms: list[CostTerm], draft: list[CostTerm]) -> list[CostTerm]:
+        """What full pipeline stages wait for the slowest: with p batches in flight, each passes again after
+        max(all stages and transfers, p · the slowest stage). LM head, sampling and a drafter beside the target are the last
+        stage's; the host plans one batch after the other.
+        """
+        if in_flight == 1:
+            return []
+        layers, stages = self.target.architecture.num_hidden_layers, self.target.parallelism.pipeline_parallel_size
+        by_place = {"layers": 0.0, "last": 0.0, "host": 0.0, "link": 0.0}
+        for term in terms:
+            by_place[_PLACES.get(term.name, "layers")] += term.seconds
+        drafting_s = sum(term.seconds for term in draft)
+        apart = self.drafter is not None and self.drafter.remote is not None
+        if self.drafter is not None and self.drafter.method in SELF_METHODS:
+            by_place["layers"], drafting_s = by_place["layers"] + drafting_s, 0.0
+        slowest_s = max(
+            by_place["layers"] * math.ceil(layers / stages) / layers,
+            by_place["layers"] * (layers // stages) / layers + by_place["last"] + (0.0 if apart else drafting_s),
+            by_place["host"],
+            drafting_s,
+        )
+        wait_s = in_flight * slowest_s - sum(by_place.values()) - drafting_s
+        return [CostTerm("pipeline_bubble", wait_s, "latency")] if wait_s > 0 else []
 
     def _verified(
-        self, gamma: int, sequences: int, context: float, proposal_rate: float, plain: list[CostTerm]
+        self, gamma: int, sequences: int, context: float, proposal_rate: float, plain: list[CostTerm], load: float
     ) -> list[CostTerm]:
         """Verification, on average over steps: those in which nobody has a proposal are plain steps."""
         some = 1 - (1 - proposal_rate) ** sequences
         if some == 0:
             return plain
         rows = 1 + gamma * proposal_rate / some
-        asked = uniform_pass(sequences, rows, context, self.target.window)
+        asked = replace(uniform_pass(sequences, rows, context, self.target.window), load=load)
         verify = self._pass_terms(asked, speculative=True)
         if some == 1:
             return verify
@@ -148,8 +206,11 @@ class StepPricer:
         return rate
 
     def plain(self, sequences: int, context: float) -> PassCost:
-        """One plain step of `sequences` at equal `context`."""
-        return PassCost(tuple(self._pass_terms(uniform_pass(sequences, 1, context, self.target.window), speculative=False)))
+        """One plain step of `sequences` at equal `context`, as in `round`."""
+        sequences, in_flight, load = self._share(sequences)
+        asked = replace(uniform_pass(sequences, 1, context, self.target.window), load=load)
+        terms = self._pass_terms(asked, speculative=False)
+        return PassCost(tuple(terms + self._bubble(in_flight, terms, [])))
 
     def prefill_s(self, prompt_tokens: int, chunk_tokens: int) -> float:
         """Seconds of one prompt taken alone in chunks, draft's pass included where there is a drafter."""
@@ -160,21 +221,55 @@ class StepPricer:
         return total_s
 
     def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> StepCost:
-        """One engine step. decode: (context, drafted) per sequence; prefill: (new tokens, cached before) per chunk."""
+        """One engine step. decode: (context, drafted) per sequence; prefill: (new tokens, cached before) per chunk.
+
+        Over several ranks and stages it is the step of the whole deployment, as in `round`.
+        """
+        ranks = self.target.parallelism.data_parallel_size
+        all_rows, tokens = len(decode) + sum(d for _, d in decode), sum(new for new, _ in prefill)
+        decode, prefill, prompts_finished, in_flight = self._fullest(decode, prefill, prompts_finished)
+        ways = in_flight * ranks
         asked = self._asked(decode)
+        if ways > 1:
+            own_tokens = asked.rows + sum(new for new, _ in prefill)
+            mixed_load = min(max(all_rows + tokens, ranks) / (ways * max(own_tokens, 1)), 1.0)
+            asked = replace(asked, load=min(max(all_rows, ranks) / (ways * max(asked.rows, 1)), 1.0))
+        else:
+            mixed_load = 1.0
         drafting = [(context, drafted) for context, drafted in decode if drafted]
         terms = self._pass_terms(asked, speculative=bool(drafting)) if decode else []
         if self.drafter is not None and decode:
+            verify_s = sum(term.seconds for term in terms) if self.drafter.remote is not None else 0.0
             if drafting or self.drafter.passes is None:
                 gamma = max((drafted for _, drafted in drafting), default=0)
                 group = drafting if self.drafter.passes is not None else decode
-                terms += drafting_terms(self.drafter, gamma, len(group), float(sum(c for c, _ in group)))
-            else:
+                drafts = drafting_terms(self.drafter, gamma, len(group), float(sum(c for c, _ in group)))
+                terms += self._exposed(drafts, verify_s, gamma)
+            elif self.drafter.remote is None:
                 terms += idle_terms(self.drafter, len(decode), asked.context_tokens)
+        if in_flight > 1:
+            own = [term for term in terms if not term.name.startswith("draft")]
+            terms += self._bubble(in_flight, own, [term for term in terms if term.name.startswith("draft")])
         named = [(term.name, term.seconds) for term in terms]
         if prefill:
-            named += self._prefill_terms(asked, tuple(prefill), prompts_finished, sum(s for _, s in named), terms, bool(drafting))
+            decode_s = sum(s for name, s in named if name != "pipeline_bubble")
+            mixed = replace(asked, prefill=tuple(prefill), logit_rows=asked.logit_rows + prompts_finished, load=mixed_load)
+            named += self._prefill_terms(mixed, decode_s, terms, bool(drafting))
         return StepCost(sum(seconds for _, seconds in named), tuple(named))
+
+    def _fullest(
+        self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int
+    ) -> tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]], int, int]:
+        """(decode, prefill, prompts finished) of the fullest rank and microbatch, and the microbatches in flight."""
+        beyond, engine = self.target.parallelism, self.target.engine
+        ranks = beyond.data_parallel_size
+        if ranks * beyond.pipeline_parallel_size == 1:
+            return decode, prefill, prompts_finished, 1
+        rank = decode[::ranks]
+        ways = ranks * beyond.microbatches(beyond.pipeline_parallel_size, engine)
+        prompts = fullest_prompts(prefill, ways, engine.max_num_batched_tokens)
+        in_flight = beyond.microbatches(max(len(rank), share(len(prefill), ranks)), engine)
+        return rank[::in_flight], prompts, min(share(prompts_finished, ways), len(prompts)), in_flight
 
     def _asked(self, decode: Sequence[tuple[int, int]]) -> ForwardPass:
         window = self.target.window
@@ -190,29 +285,29 @@ class StepPricer:
         return ForwardPass(len(decode), rows, total, windowed if window else total, longest, (), rows)
 
     def _prefill_terms(
-        self,
-        asked: ForwardPass,
-        prefill: tuple[tuple[int, int], ...],
-        finished: int,
-        decode_s: float,
-        terms: list[CostTerm],
-        speculative: bool,
+        self, mixed: ForwardPass, decode_s: float, terms: list[CostTerm], speculative: bool
     ) -> list[tuple[str, float]]:
         """What the prompts add: the mixed pass less the same pass without them, and the draft's own prefill."""
-        mixed = ForwardPass(
-            asked.sequences,
-            asked.rows,
-            asked.context_tokens,
-            asked.windowed_tokens,
-            asked.longest_tokens,
-            prefill,
-            asked.logit_rows + finished,
-        )
+        if self.drafter is not None and self.target.engine.drafting_prompts_alone:
+            return self._prompts_alone(mixed.prefill)
         draft_s = sum(term.seconds for term in terms if term.name.startswith("draft"))
         mixed_s = sum(term.seconds for term in self._pass_terms(mixed, speculative))
         named = [("prefill", mixed_s - (decode_s - draft_s))]
         if self.drafter is not None:
-            named += [(term.name, term.seconds) for term in draft_prefill_terms(self.drafter, prefill)]
+            drafts = draft_prefill_terms(self.drafter, mixed.prefill, mixed.load)
+            # A device of its own takes in the prompt while the target does.
+            beside_s = named[0][1] if self.drafter.remote is not None else 0.0
+            named += [(term.name, max(term.seconds - beside_s, 0.0)) for term in drafts]
+        return named
+
+    def _prompts_alone(self, prefill: tuple[tuple[int, int], ...]) -> list[tuple[str, float]]:
+        """Each chunk as a pass of its own, with its draft's."""
+        assert self.drafter is not None
+        named = []
+        for chunk in prefill:
+            asked = ForwardPass(0, 0, 0.0, 0.0, 0.0, (chunk,), 1)
+            named.append(("prefill", sum(term.seconds for term in self._pass_terms(asked, False))))
+            named += [(term.name, term.seconds) for term in draft_prefill_terms(self.drafter, (chunk,))]
         return named
 
     def _pass_terms(self, asked: ForwardPass, speculative: bool) -> list[CostTerm]:

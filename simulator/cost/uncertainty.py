@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.deployment import Deployment
+from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.round import StepPricer
 from simulator.hardware import Hardware, Quantity
 from simulator.serving_engine import ServingEngine
@@ -84,27 +85,69 @@ class UncertainPricer:
         return gain * surprise, math.hypot(math.sqrt(max(left, 0.0)), ROUND_NOISE_STD)
 
 
+def links(deployment: Deployment) -> dict[str, Quantity]:
+    """What the links to other nodes, and of expert dispatch, are taken to be, where this deployment has them."""
+    beyond, names = deployment.parallelism, []
+    if beyond.nodes > 1:
+        names += ["inter_node_bandwidth_bytes_per_s", "inter_node_latency_s"]
+    if beyond.expert_parallel and beyond.data_parallel_size > 1:
+        names.append("all_to_all_latency_s")
+    return {name: deployment.hardware.link(name) for name in names}
+
+
 def quantities(deployment: Deployment) -> dict[str, Quantity]:
     """Every coefficient that an `UncertainPricer` may shift, by name; all-reduce tables are left out."""
     hardware = deployment.hardware
-    found = [*_quantities(hardware.profile, _PEAKS), *_quantities(hardware.coefficients), *_quantities(deployment.engine)]
+    found = [
+        *_quantities(hardware.profile, _PEAKS),
+        *links(deployment).items(),
+        *_quantities(hardware.coefficients),
+        *_quantities(deployment.engine),
+    ]
+    remote = deployment.remote_draft
+    if remote is not None and remote.hardware.profile_id != hardware.profile_id:
+        theirs = remote.hardware.coefficients
+        found += [(f"draft_device.{name}", quantity) for name, quantity in _quantities(theirs)]
     return dict(found)
 
 
 def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
     """The deployment with one coefficient raised by one standard deviation, for each that has a doubt."""
     hardware, engine = deployment.hardware, deployment.engine
-    for name, quantity in _quantities(hardware.profile, _PEAKS):
+    for name, quantity in (*_quantities(hardware.profile, _PEAKS), *links(deployment).items()):
         if quantity.doubt > 0:
-            yield name, replace(deployment, hardware=_with_peak(hardware, name, _raised(name, quantity)))
+            yield name, _on(deployment, _with_peak(hardware, name, _raised(name, quantity)))
     for name, quantity in _quantities(hardware.coefficients):
         if quantity.doubt > 0 and quantity.value > 0:
-            yield name, replace(deployment, hardware=_with_coefficient(hardware, name, _raised(name, quantity)))
-    if max(deployment.tensor_parallel_size, deployment.draft_tensor_parallel_size) > 1 and hardware.profile.all_reduce:
+            changed = _with_coefficient(hardware, name, _raised(name, quantity))
+            yield name, _on(deployment, changed)
+    beyond = deployment.parallelism
+    sizes = (deployment.tensor_parallel_size, deployment.draft_tensor_parallel_size, beyond.data_parallel_size)
+    if max(*sizes, beyond.pipeline_parallel_size) > 1 and hardware.profile.all_reduce:
         yield "all_reduce", replace(deployment, hardware=_with_slower_all_reduce(hardware))
+    remote = deployment.remote_draft
+    if remote is not None and remote.hardware.profile_id != hardware.profile_id:
+        yield from _remote_shifts(deployment, remote)
     for name, quantity in _quantities(engine):
         if quantity.doubt > 0 and quantity.value > 0 and name != "reserved_bytes":
             yield name, replace(deployment, engine=_with_constant(engine, name, _raised(name, quantity)))
+
+
+def _on(deployment: Deployment, hardware: Hardware) -> Deployment:
+    """The deployment on changed devices: a draft's own too where they are of the same kind, and so wrong in the same way."""
+    remote = deployment.remote_draft
+    if remote is not None and remote.hardware.profile_id == hardware.profile_id:
+        remote = replace(remote, hardware=hardware)
+    return replace(deployment, hardware=hardware, remote_draft=remote)
+
+
+def _remote_shifts(deployment: Deployment, remote: RemoteDraft) -> Iterator[tuple[str, Deployment]]:
+    """The same for the bandwidth and the fixed times of a draft's own device."""
+    coefficients = remote.hardware.coefficients
+    for name in ("memory_bandwidth_fraction", "gemm_overhead_s", "attention_overhead_s", "elementwise_overhead_s"):
+        quantity: Quantity = getattr(coefficients, name)
+        slower = _with_coefficient(remote.hardware, name, _raised(name, quantity))
+        yield f"draft_device.{name}", replace(deployment, remote_draft=replace(remote, hardware=slower))
 
 
 def _quantities(holder: object, fields: Iterable[str] = ()) -> Iterator[tuple[str, Quantity]]:

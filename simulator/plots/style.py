@@ -104,7 +104,8 @@ def caption(scenario: Scenario, reading: str = "") -> str:
     models = short_name(deployment.target.name)
     if deployment.speculative:
         models += f" with {speculation_name(scenario)}"
-    devices = f"{deployment.tensor_parallel_size} × " if deployment.tensor_parallel_size > 1 else ""
+    count = deployment.devices
+    devices = f"{count} × " if count > 1 else ""
     source = (
         f"Scenario {scenario.name}, seed {scenario.file.seed}: {models}; {devices}{deployment.hardware.name} "
         f"(constants: {source_counts(constants, 'hardware')}); {deployment.engine.name} ({source_counts(constants, 'engine')})."

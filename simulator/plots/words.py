@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simulator.acceptance import band_for
-from simulator.cost.uncertainty import Estimate
-from simulator.hardware import Quantity
+from simulator.cost.uncertainty import Estimate, links
+from simulator.hardware import INTER_NODE, Quantity
 from simulator.scenario import Scenario
 
 METHOD_NAMES = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "ngram": "n-gram lookup", "draft_model": "a draft model"}
@@ -103,7 +103,14 @@ class Constant:
 def provenance(scenario: Scenario) -> tuple[Constant, ...]:
     """Every constant of the device and of the engine, as they were used."""
     hardware, engine = scenario.deployment.hardware, scenario.deployment.engine
-    found = [("hardware", *item) for holder in (hardware.profile, hardware.coefficients) for item in _quantities(holder)]
+    used = links(scenario.deployment)
+    found = [
+        ("hardware", *item)
+        for holder in (hardware.profile, hardware.coefficients)
+        for item in _quantities(holder)
+        if item[0] not in INTER_NODE
+    ]
+    found += [("hardware", *item) for item in used.items()]
     kind = engine.all_reduce_kind(hardware)
     devices = scenario.deployment.tensor_parallel_size
     if devices > 1 and kind in hardware.profile.all_reduce:

@@ -116,7 +116,8 @@ def explain(scenario: Scenario, gamma: int | None = None, batch: int | None = No
     if not scenario.deployment.speculative:
         raise ValueError("explain needs a scenario with speculation")
     if batch is None:
-        batch = max(round(plain_load(scenario).mean_decode_sequences or 1), 1)
+        replicas = scenario.deployment.independent_replicas
+        batch = max(round(replicas * (plain_load(scenario).mean_decode_sequences or 1)), 1)
 
     def law_at(tokens: int) -> AcceptanceLaw | None:
         resolved = scenario.acceptance(tokens)
@@ -217,7 +218,7 @@ def _other_gammas(point: _Point) -> Iterator[tuple[str, _Point]]:
 
 
 def _other_engines(point: _Point) -> Iterator[tuple[str, _Point]]:
-    """Split-KV verification where it is missing, no overhead per round and draft step, and the draft on one device."""
+    """Split-KV verification where it is missing, no overhead per round and draft step, one node, and the draft on one device."""
     deployment, engine = point.deployment, point.deployment.engine
     if engine.attention_regime(deployment.hardware) != "split_kv":
         rule = engine.attention[0].model_copy(update={"from_compute_capability": "0", "regime": "split_kv"})
@@ -227,5 +228,8 @@ def _other_engines(point: _Point) -> Iterator[tuple[str, _Point]]:
     steps = dict.fromkeys(engine.draft_step_overhead_s, none)
     lean = engine.model_copy(update={"round_overhead_s": none, "draft_step_overhead_s": steps})
     yield "no engine overhead per round and draft step", replace(point, deployment=replace(deployment, engine=lean))
-    if deployment.draft_tensor_parallel_size > 1:
+    if deployment.parallelism.nodes > 1:
+        one = replace(deployment.parallelism, nodes=1)
+        yield "all devices in one node", replace(point, deployment=replace(deployment, parallelism=one))
+    if deployment.remote_draft is None and deployment.draft_tensor_parallel_size > 1:
         yield "the draft on one device", replace(point, deployment=replace(deployment, draft_tensor_parallel_size=1))

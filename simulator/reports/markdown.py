@@ -57,7 +57,8 @@ def run_markdown(result: SimulationResult, figures: Mapping[str, str]) -> str:
 def _asked(result: SimulationResult) -> str:
     scenario = result.scenario
     deployment, workload = scenario.deployment, scenario.file.workload
-    devices = f"{deployment.tensor_parallel_size} × " if deployment.tensor_parallel_size > 1 else ""
+    count = deployment.devices
+    devices = f"{count} × " if count > 1 else ""
     lengths = f"lengths of {workload.requests.trace}" if workload.requests else "lengths stated in the scenario"
     drafts = f" and {speculation_name(scenario)}" if deployment.speculative else ""
     return (

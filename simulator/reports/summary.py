@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator import theory
+from simulator.cost.deployment import Deployment
 from simulator.cost.uncertainty import Estimate
 from simulator.plots.words import acceptance_source, is_known, provenance
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
@@ -196,13 +197,28 @@ def settings(scenario: Scenario) -> dict[str, Any]:
         "weights": deployment.weights,
         "kv_cache": deployment.kv_cache,
         "tensor_parallel_size": deployment.tensor_parallel_size,
+        **asdict(deployment.parallelism),
         "method": deployment.method,
         "drafter": None if deployment.drafter is None else deployment.drafter.name,
         "drafter_weights": None if deployment.drafter is None else deployment.drafter_weights,
         "draft_tensor_parallel_size": None if deployment.drafter is None else deployment.draft_tensor_parallel_size,
+        "draft_device": _draft_device(deployment),
         "num_speculative_tokens": scenario.gammas,
         "block_tokens": deployment.engine.block_tokens,
         **asdict(scenario.limits),
+    }
+
+
+def _draft_device(deployment: Deployment) -> dict[str, Any] | None:
+    """The draft's own device, where it has one."""
+    where = deployment.remote_draft
+    if where is None:
+        return None
+    return {
+        "hardware": where.hardware.name,
+        "tensor_parallel_size": where.tensor_parallel_size,
+        "link_latency_s": where.link_latency_s,
+        "overlap": where.overlap,
     }
 
 

@@ -1,6 +1,7 @@
 """One engine serving requests in simulated time. Read `replica` (the loop), then `scheduler` (what a step runs).
 
-`record` holds what happened, `metrics` what it means, `kv_cache` counts blocks, `arrivals` releases requests.
+`record` holds what happened, `metrics` what it means, `replicas` joins several runs, `kv_cache` counts blocks, `arrivals`
+releases requests.
 """
 
 from simulator.serving.metrics import (
@@ -15,6 +16,7 @@ from simulator.serving.metrics import (
 )
 from simulator.serving.record import RequestRecord, ServingResult, StepRecord, StepRecords
 from simulator.serving.replica import StepCost, StepPricer, serve
+from simulator.serving.replicas import serve_in_turn
 from simulator.serving.scheduler import AcceptancePath, BatchingRules, no_lookahead, one_slot_per_draft
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "one_slot_per_draft",
     "paired_ratio",
     "serve",
+    "serve_in_turn",
     "summarise",
     "unmet_limits",
 ]

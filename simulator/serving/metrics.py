@@ -66,7 +66,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy the engine was in the window. Means are over busy time; None if it never was busy.
+    """How busy the engine was in the window. Means are over busy time, of one replica; None if none ever was busy.
 
     `mean_context_tokens` is per decoding sequence; `busy_share` is the part of busy time of each cost term, and
     `prefill_share` that of the terms whose names start with "prefill"; `peak_used_blocks` is over the whole run.
@@ -207,7 +207,7 @@ def load_in(result: ServingResult, window: Window) -> Load:
         return _ratio(float(weight @ steps.column(name)), busy_s)
 
     return Load(
-        busy_fraction=_ratio(busy_s, window.seconds) or 0.0,
+        busy_fraction=_ratio(busy_s, window.seconds * result.replicas) or 0.0,
         mean_running=mean("running"),
         mean_decode_sequences=mean("decode_sequences"),
         mean_context_tokens=_ratio(float(weight @ steps.column("context_tokens")), decoding_s),

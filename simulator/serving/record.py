@@ -140,8 +140,9 @@ class StepRecords:
 
 @dataclass(frozen=True, slots=True)
 class ServingResult:
-    """A whole run: every request by id, every step in time, and the busy time by cost term."""
+    """A whole run: every request by id, every step in time, and the busy time by cost term, of all replicas together."""
 
     records: tuple[RequestRecord, ...]
     steps: StepRecords
     term_seconds: dict[str, float]
+    replicas: int = 1
