@@ -130,8 +130,8 @@ class Coefficients(Spec):
 
     expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, time per layer beside it, how much of
     a new choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where routing picks groups
-    of experts first), how evenly popular experts are (popularity_shape: first parameter of a Beta distribution, large is
-    even). state_*: recurrent layers: floor, and what every further row of a sequence adds, times the square root of the batch.
+    of experts first), how evenly popular experts are (popularity_shape: first parameter of a Beta distribution, large is even).
+    state_*: recurrent layers: floor, and what every further row of a sequence adds, times the square root of the batch.
     """
 
     memory_bandwidth_fraction: Quantity
