@@ -19,7 +19,7 @@ from simulator.architecture import config_of
 from simulator.calibrate.compare import compare, comparison_lines
 from simulator.calibrate.device_fit import fit_measurements
 from simulator.calibrate.figure import write_figure
-from simulator.calibrate.fitting import gemm_seconds
+from simulator.calibrate.gemm_fitting import gemm_seconds
 from simulator.calibrate.laws import Attention, Forward, Gemm, attention_law, forward_law, with_coefficients, with_row_factors
 from simulator.calibrate.profile import profile_text, write_profile
 from simulator.calibrate.report import FitReport, report_lines
