@@ -76,6 +76,8 @@ def resumed(header: Header, request: Request, given: Mapping[str, object]) -> Se
         "seed": header.seed,
     }  # fmt: skip
     for name, value in given.items():
+        if name == "hardware":
+            value = find_hardware(request.hardware, "--hardware", "").profile_id
         if name in stored and value not in (stored[name], "auto"):
             flag = {"dtypes": "--dtype"}.get(name, f"--{name}")
             raise SpecError(
