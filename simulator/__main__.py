@@ -323,6 +323,45 @@ def demo(
         _print_sentence(console, reason)
 
 
+@app.command()
+def trace(
+    target: Annotated[str, typer.Option(help="byte_pair, smollm2, a Hugging Face folder, a GGUF file, or owner/name on a hub.")],
+    draft: Annotated[str, typer.Option(help="The same, or self, ngram:3-1, exit:25 (layers), skip:12-17 (layers left out).")],
+    out: Annotated[Path, typer.Option(help="Trace file, .npz or .parquet; a scenario reads it as acceptance: {trace: FILE}.")],
+    prompts: Annotated[str, typer.Option(help="builtin, or a file of JSON lines with prompt and category.")] = "builtin",
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="0 keeps every token.")] = 0,
+    top_p: Annotated[float, typer.Option(help="1 keeps every token.")] = 1.0,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Output tokens per prompt.")] = 96,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    dtype: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
+    device: Annotated[str, typer.Option(help="As torch names it: cpu, cuda, mps.")] = "cpu",
+    store_tokens: Annotated[bool, typer.Option("--store-tokens", help="Keep the token ids, not only their hashes.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Acceptance trace of a real pair of models: recorded once, replayed exactly at any γ. Killed, it goes on where it was."""
+    from simulator import reports
+    from simulator import trace as tracing
+
+    order = tracing.TraceOrder(
+        target, draft, prompts, temperature, top_k, top_p, max_new_tokens, seed, dtype, device, store_tokens
+    )
+    with _progress(quiet=as_json, verb="tracing", noun="prompts") as progress:
+        outcome = tracing.trace_pair(order, out, progress)
+    if as_json:
+        _print_json({"schema_version": 1, "file": str(out), "provenance": outcome.file.provenance, **reports.trace_json(outcome.summary)})
+        return
+    console = _console()
+    _print_sentence(console, reports.trace_sentence(outcome.summary), "bold")
+    console.print()
+    for title, header, rows in reports.trace_tables(outcome.summary):
+        console.print(Text(title, style="bold"))
+        _print_table(console, header, rows)
+    if outcome.resumed:
+        console.print(f"{outcome.resumed} prompts had been traced before.")
+    console.print(f"Trace: {out}")
+
+
 @app.command("list")
 def list_known(
     kind: Annotated[str | None, typer.Argument(help="hardware, engine, model, acceptance, workload or scenario.")] = None,
@@ -514,7 +553,7 @@ def _write_atomically(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Progress]:
+def _progress(quiet: bool, verb: str = "simulating", noun: str = "requests") -> Iterator[Progress]:
     """A bar per run on stderr, with the time left."""
     if quiet or not err.is_terminal:
         begun: set[str] = set()
@@ -522,7 +561,7 @@ def _progress(quiet: bool) -> Iterator[Progress]:
         def announce(label: str, done: int, total: int) -> None:
             if not quiet and label not in begun:
                 begun.add(label)
-                err.print(f"simulating {total} requests: {label}")
+                err.print(f"{verb} {total} {noun}: {label}")
 
         yield announce
         return
@@ -531,7 +570,7 @@ def _progress(quiet: bool) -> Iterator[Progress]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total} requests"),
+        TextColumn("{task.completed}/{task.total} " + noun),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=err, transient=True) as bars:

@@ -1,6 +1,7 @@
 """Acceptance: which drafts a target accepts. It depends on models, text, sampler and γ, never on load.
 
 Read `laws.py` for what a law is, `path.py` for how one request looks up its acceptance, `traces.py` for exact replay,
+`trace_files.py` and `trace_summary.py` for traces on disk and in numbers, `law_fits.py` for the laws that fit one,
 `rates.py` for the numbers engines print, `profiles.py` for measured acceptance, `section.py` for a scenario's section.
 """
 
@@ -24,7 +25,9 @@ from simulator.acceptance.rates import (
     survival_from_curve,
 )
 from simulator.acceptance.section import AcceptanceSpec, ResolvedAcceptance, resolve_acceptance
-from simulator.acceptance.traces import TraceAcceptance, load_trace, save_trace
+from simulator.acceptance.trace_files import TraceFile, check_trace_name, load_trace, read_trace_file, write_trace_file
+from simulator.acceptance.trace_summary import TraceSummary, summarise
+from simulator.acceptance.traces import TraceAcceptance
 
 __all__ = [
     "AcceptanceBand",
@@ -43,17 +46,22 @@ __all__ = [
     "ProfileSpec",
     "ResolvedAcceptance",
     "TraceAcceptance",
+    "TraceFile",
+    "TraceSummary",
     "band_for",
+    "check_trace_name",
     "conditional_from_survival",
     "equal_mixture",
     "extension_errors",
     "load_trace",
     "read_profile",
+    "read_trace_file",
     "resolve_acceptance",
-    "save_trace",
     "sglang_acceptance_length",
     "shipped_profiles",
     "spread_over_requests",
+    "summarise",
     "survival_from_conditional",
     "survival_from_curve",
+    "write_trace_file",
 ]

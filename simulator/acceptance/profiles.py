@@ -14,7 +14,8 @@ from simulator import resources
 from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, MarkovAcceptance, PerPositionAcceptance
 from simulator.acceptance.population import ContextAcceptance, MixtureAcceptance
 from simulator.acceptance.rates import conditional_from_survival, survival_from_curve
-from simulator.acceptance.traces import TraceAcceptance, load_trace
+from simulator.acceptance.trace_files import load_trace
+from simulator.acceptance.traces import TraceAcceptance
 from simulator.spec import Document, Spec, check, load_yaml
 from simulator.theory import acceptance_rate_for
 

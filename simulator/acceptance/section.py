@@ -13,7 +13,8 @@ from simulator import resources
 from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, PerPositionAcceptance
 from simulator.acceptance.population import BetaAcceptance, spread_over_requests
 from simulator.acceptance.profiles import Profile, RatesSpec, read_profile
-from simulator.acceptance.traces import TraceAcceptance, load_trace
+from simulator.acceptance.trace_files import load_trace
+from simulator.acceptance.traces import TraceAcceptance
 from simulator.spec import Document, Location, SpecError, dotted
 from simulator.theory import acceptance_rate_for
 

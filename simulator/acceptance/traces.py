@@ -8,18 +8,15 @@ P(accepted and emitted = x) = min(p_t(x), q_t(x)). Given the emitted text, posit
 
 one target generation and one teacher-forced draft pass give everything. A greedy pair has a_t of 0 or 1. Drafters whose
 input degrades along the chain (EAGLE, MTP, block drafters) have a row a[t, depth] for a round that starts at t.
-
-File: NumPy `.npz` without pickled objects. `schema_version` 1; `acceptance` (T,) or (T, depth) in 0..1, all prompts in a
-row, entries of a row that reach past the end of its prompt 0; `lengths` (prompts,) tokens per prompt; optional `proposed`
-(T,) drafts the drafter offers in a round that starts there; optional `category` (prompts,) text.
+The arrays: `acceptance` (T,) or (T, depth) in 0..1, all prompts in a row, entries of a row that reach past the end of its
+prompt 0; `lengths` (prompts,) tokens per prompt; optional `proposed` (T,) drafts the drafter offers in a round that starts
+there; optional `category` (prompts,) text. `trace_files` writes and reads them.
 """
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,11 +25,7 @@ import numpy.typing as npt
 from simulator.acceptance.laws import AcceptanceLaw
 from simulator.acceptance.path import AcceptancePath, Flags, UniformStream, windows
 from simulator.acceptance.rates import Rates
-from simulator.spec import Problem, SpecError, nearest
 
-SCHEMA_VERSION = 1
-_REQUIRED = ("schema_version", "acceptance", "lengths")
-_OPTIONAL = ("proposed", "category")
 Counts = npt.NDArray[np.int64]
 
 
@@ -62,9 +55,9 @@ class TraceAcceptance(AcceptanceLaw):
     _replays: dict[int, _Replay] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        faults = list(_faults(self.acceptance, self.lengths, self.proposed, self.category))
-        if faults:
-            raise ValueError("; ".join(f"{array} {must}" for array, must in faults))
+        found = list(faults(self.acceptance, self.lengths, self.proposed, self.category))
+        if found:
+            raise ValueError("; ".join(f"{array} {must}" for array, must in found))
 
     @property
     def measured_up_to(self) -> int | None:
@@ -100,6 +93,17 @@ class TraceAcceptance(AcceptanceLaw):
         tokens = np.repeat(kept, self.lengths)
         proposed = None if self.proposed is None else self.proposed[tokens]
         return TraceAcceptance(self.acceptance[tokens], self.lengths[kept], proposed, self.category[kept], note=self.note)
+
+    def prompts(self) -> Iterator[TraceAcceptance]:
+        """Each prompt as a trace of its own."""
+        for last, length in zip(np.cumsum(self.lengths).tolist(), self.lengths.tolist(), strict=True):
+            tokens = slice(last - length, last)
+            proposed = None if self.proposed is None else self.proposed[tokens]
+            yield TraceAcceptance(self.acceptance[tokens], np.array([length]), proposed)
+
+    def rounds(self, num_speculative_tokens: int) -> float:
+        """Expected rounds of replaying every prompt once."""
+        return self._replay(num_speculative_tokens).rounds
 
     def path(self, request_id: int, output_tokens: int, seed: int, *, prompt_tokens: int = 0) -> AcceptancePath:  # noqa: ARG002
         uniforms = UniformStream(seed, b"acceptance", request_id)
@@ -175,50 +179,7 @@ class _PromptStream:
         return self._tokens[:count]
 
 
-def save_trace(path: str | Path, trace: TraceAcceptance) -> None:
-    """Writes a trace as `.npz`. Same trace, same bytes."""
-    arrays: dict[str, Any] = {
-        "schema_version": np.array(SCHEMA_VERSION),
-        "acceptance": trace.acceptance,
-        "lengths": trace.lengths,
-    }
-    arrays |= {name: value for name in _OPTIONAL if (value := getattr(trace, name)) is not None}
-    with Path(path).open("wb") as file:
-        np.savez(file, **arrays)
-
-
-def load_trace(path: str | Path) -> TraceAcceptance:
-    """Reads a trace. Raises `SpecError` with every fault of the file."""
-    source = str(path)
-    arrays = _arrays(source)
-    problems = [Problem(source, name, "must be in the file") for name in _REQUIRED if name not in arrays]
-    known = (*_REQUIRED, *_OPTIONAL)
-    problems += [Problem(source, name, "unknown array", nearest=nearest(name, known)) for name in arrays if name not in known]
-    version = arrays.get("schema_version")
-    if version is not None and (version.size != 1 or version.item() != SCHEMA_VERSION):
-        problems.append(Problem(source, "schema_version", f"must be {SCHEMA_VERSION}", str(version)))
-    if problems:
-        raise SpecError(problems)
-    proposed, category = arrays.get("proposed"), arrays.get("category")
-    faults = list(_faults(arrays["acceptance"], arrays["lengths"], proposed, category))
-    if faults:
-        raise SpecError(Problem(source, name, must) for name, must in faults)
-    whole = None if proposed is None else proposed.astype(np.int64)
-    return TraceAcceptance(arrays["acceptance"].astype(float), arrays["lengths"].astype(np.int64), whole, category)
-
-
-def _arrays(source: str) -> dict[str, npt.NDArray[Any]]:
-    try:
-        with np.load(source, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise SpecError([Problem(source, "", "no such file")]) from None
-    except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        reason = " ".join(str(error).split())
-        raise SpecError([Problem(source, "", f"must be an .npz file of plain arrays: {reason}")]) from None
-
-
-def _faults(
+def faults(
     acceptance: npt.NDArray[Any],
     lengths: npt.NDArray[Any],
     proposed: npt.NDArray[Any] | None,

@@ -4,6 +4,7 @@ Importing this package imports neither matplotlib nor pyarrow; both load when fi
 """
 
 from simulator.plots.words import interval, milliseconds, significant, times
+from simulator.reports.acceptance_trace import trace_json, trace_sentence, trace_tables
 from simulator.reports.explanation import doubt_table, explanation_sentences, explanation_summary, explanation_table
 from simulator.reports.exports import exported
 from simulator.reports.files import prepare_directory, to_json, write_break_even, write_run
@@ -46,6 +47,9 @@ __all__ = [
     "significant",
     "times",
     "to_json",
+    "trace_json",
+    "trace_sentence",
+    "trace_tables",
     "verdict_sentence",
     "write_break_even",
     "write_import",

@@ -1,0 +1,65 @@
+"""Prompts to trace: the built-in set, or a file of JSON lines."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BUILTIN = Path(__file__).parent / "prompt_sets" / "builtin.jsonl"
+# `turns`, `question_id` and `reference` are how the common question files spell it: their first turn is the prompt.
+_KEYS = ("prompt", "category", "turns", "question_id", "reference")
+
+
+class PromptError(ValueError):
+    """A prompt file that cannot be used: file and line, and what must be there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Text to continue, and the kind of text it is ("" where nobody said)."""
+
+    text: str
+    category: str = ""
+
+
+def read_prompts(path: str | Path) -> list[Prompt]:
+    """One prompt per line: `{"prompt": "...", "category": "code"}`, or `{"turns": ["..."], "category": ...}`.
+
+    Raises PromptError with the line of the first mistake.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise PromptError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PromptError(f"{path}: cannot be read: {error}") from None
+    prompts = [_prompt(f"{path}:{number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not prompts:
+        raise PromptError(f"{path}: must hold at least one prompt, one JSON object per line")
+    if len({bool(prompt.category) for prompt in prompts}) > 1:
+        raise PromptError(f"{path}: category: must stand on every line or on none")
+    return prompts
+
+
+def _prompt(where: str, line: str) -> Prompt:
+    try:
+        data: Any = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise PromptError(f"{where}: must be one JSON object per line: {error.msg}") from None
+    if not isinstance(data, dict):
+        raise PromptError(f"{where}: must be a JSON object with a prompt (got {line[:40]!r})")
+    unknown = sorted(set(data) - set(_KEYS))
+    if unknown:
+        raise PromptError(f"{where}: {unknown[0]}: unknown key; known here: {', '.join(_KEYS)}")
+    if ("prompt" in data) == ("turns" in data):
+        raise PromptError(f"{where}: must have exactly one of prompt, turns")
+    turns = data.get("turns")
+    text = turns[0] if isinstance(turns, list) and turns else data.get("prompt")
+    if not isinstance(text, str) or not text.strip():
+        raise PromptError(f"{where}: prompt: must be text that is not empty")
+    category = data.get("category", "")
+    if not isinstance(category, str):
+        raise PromptError(f"{where}: category: must be text (got {category!r})")
+    return Prompt(text, category)

@@ -1,0 +1,167 @@
+"""What a trace says in numbers: rates, τ by γ with its uncertainty, spread between prompts, runs, and the laws that fit.
+
+α here is the acceptance of one draft after a true prefix, over all positions that have a proposal; survival and
+conditional rates are over the rounds of a replay, as engines count them, so their first entry differs a little from α.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.acceptance.law_fits import FittedLaw, fitted_laws
+from simulator.acceptance.rates import Rates, survival_from_conditional
+from simulator.acceptance.traces import TraceAcceptance
+
+DEEPEST = 16
+RATES_AT = 8  # γ of the printed rates by depth
+_RESAMPLES = 2000
+_INTERVAL = (0.1, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class LengthAt:
+    """τ over all rounds at one γ, with the 80 % interval from resampling whole prompts; `draft_acceptance_rate`: accepted / drafted."""
+
+    num_speculative_tokens: int
+    mean_acceptance_length: float
+    low: float
+    high: float
+    draft_acceptance_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """α by prompt. `beyond_chance`: the standard deviation left once that of finitely many independent positions is taken off."""
+
+    lowest: float
+    median: float
+    highest: float
+    standard_deviation: float
+    beyond_chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """How agreement clusters: accepted drafts in a row from any position, beside what independence at the same α gives; and
+    the correlation of neighbouring positions, pooled over all text and within prompts."""
+
+    mean_length: float
+    mean_length_if_independent: float
+    neighbour_correlation: float
+    neighbour_correlation_within_prompts: float
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSummary:
+    prompts: int
+    tokens: int
+    proposal_share: float
+    acceptance_rate: float
+    survival_rates: Rates
+    conditional_rates: Rates
+    lengths: tuple[LengthAt, ...]
+    spread: Spread
+    runs: Runs
+    by_category: dict[str, LengthAt]
+    laws: tuple[FittedLaw, ...]
+
+
+def summarise(trace: TraceAcceptance, seed: int = 0) -> TraceSummary:
+    """All of it, for γ up to 16 or the depth of the trace."""
+    deepest = min(DEEPEST, trace.measured_up_to or DEEPEST)
+    first, offered = first_drafts(trace)
+    lengths = _lengths(trace, range(1, deepest + 1), seed)
+    conditional = trace.conditional_rates(min(RATES_AT, deepest))
+    return TraceSummary(
+        prompts=len(trace.lengths),
+        tokens=int(trace.lengths.sum()),
+        proposal_share=trace.proposal_share(deepest),
+        acceptance_rate=float(first[offered].mean()) if offered.any() else 0.0,
+        survival_rates=survival_from_conditional(conditional),
+        conditional_rates=conditional,
+        lengths=lengths,
+        spread=_spread(first, offered, trace.lengths),
+        runs=_runs(trace, first, offered),
+        by_category={
+            name: _lengths(trace.of_category(name), [min(4, deepest)], seed)[0] for name in trace.category_names()
+        },
+        laws=fitted_laws(trace, first, offered, {at.num_speculative_tokens: at.mean_acceptance_length for at in lengths}),
+    )
+
+
+def first_drafts(trace: TraceAcceptance) -> tuple[Rates, npt.NDArray[np.bool_]]:
+    """(acceptance of the first draft of a round that starts there, whether it has one), both by position."""
+    first = trace.acceptance if trace.acceptance.ndim == 1 else trace.acceptance[:, 0]
+    return first, np.ones(len(first), dtype=bool) if trace.proposed is None else trace.proposed > 0
+
+
+def _lengths(trace: TraceAcceptance, counts: range | list[int], seed: int) -> tuple[LengthAt, ...]:
+    """Prompts, not rounds, are resampled: rounds of one prompt resemble each other."""
+    generator = np.random.default_rng([seed, *b"trace-bootstrap"])
+    prompts = list(trace.prompts())
+    drawn = generator.integers(len(prompts), size=(_RESAMPLES, len(prompts)))
+    tokens = trace.lengths[drawn].sum(axis=1)
+    found = []
+    for count in counts:
+        rounds = np.array([prompt.rounds(count) for prompt in prompts])
+        low, high = np.quantile(tokens / rounds[drawn].sum(axis=1), _INTERVAL)
+        length = trace.mean_acceptance_length(count)
+        found.append(LengthAt(count, length, float(low), float(high), trace.draft_acceptance_rate(count)))
+    return tuple(found)
+
+
+def _spread(first: Rates, offered: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int64]) -> Spread:
+    by_prompt = [values[kept] for values, kept in zip(_split(first, lengths), _split(offered, lengths), strict=True)]
+    rates = np.array([values.mean() for values in by_prompt if len(values)])
+    if not len(rates):
+        return Spread(0.0, 0.0, 0.0, 0.0, 0.0)
+    chance = np.mean([values.var() / len(values) for values in by_prompt if len(values)])
+    variance = float(rates.var(ddof=1)) if len(rates) > 1 else 0.0
+    return Spread(
+        float(rates.min()),
+        float(np.median(rates)),
+        float(rates.max()),
+        variance**0.5,
+        max(0.0, variance - float(chance)) ** 0.5,
+    )
+
+
+def _runs(trace: TraceAcceptance, first: Rates, offered: npt.NDArray[np.bool_]) -> Runs:
+    depth = trace.measured_up_to or DEEPEST
+    rate = float(first[offered].mean()) if offered.any() else 0.0
+    observed, independent = [], []
+    for prompt in trace.prompts():
+        length = int(prompt.lengths[0])
+        for start in range(length):
+            reach = min(depth, length - start, depth if prompt.proposed is None else int(prompt.proposed[start]))
+            if reach:
+                row = prompt.acceptance[start : start + reach] if prompt.acceptance.ndim == 1 else prompt.acceptance[start, :reach]
+                observed.append(np.cumprod(row).sum())
+                independent.append(np.cumprod(np.full(reach, rate)).sum())
+    return Runs(
+        float(np.mean(observed)) if observed else 0.0,
+        float(np.mean(independent)) if independent else 0.0,
+        _neighbour_correlation(first, offered, trace.lengths, within=False),
+        _neighbour_correlation(first, offered, trace.lengths, within=True),
+    )
+
+
+def _neighbour_correlation(first: Rates, offered: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int64], *, within: bool) -> float:
+    """Correlation of the first drafts' acceptance at t and t + 1 where both have one; 0 where nothing varies."""
+    centre = float(first[offered].mean()) if offered.any() else 0.0
+    pairs: list[Rates] = []
+    for values, kept in zip(_split(first, lengths), _split(offered, lengths), strict=True):
+        if kept.any():
+            deviations = values - (values[kept].mean() if within else centre)
+            both = kept[1:] & kept[:-1]
+            pairs.append(np.stack([deviations[:-1][both], deviations[1:][both]]))
+    joined = np.concatenate(pairs, axis=1) if pairs else np.empty((2, 0))
+    scale = float(np.sqrt((joined[0] ** 2).sum() * (joined[1] ** 2).sum()))
+    return float((joined[0] * joined[1]).sum()) / scale if scale > 0 else 0.0
+
+
+def _split(values: npt.NDArray[np.generic], lengths: npt.NDArray[np.int64]) -> list[npt.NDArray[np.generic]]:
+    return np.split(values, np.cumsum(lengths)[:-1])
