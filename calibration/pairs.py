@@ -102,7 +102,7 @@ def _ngram_sizes(detail: str) -> tuple[int, int]:
     sizes = re.fullmatch(r"(\d+)(?:-(\d+))?", detail or "3-1")
     longest, shortest = (int(sizes[1]), int(sizes[2] or 1)) if sizes else (0, 0)
     if not 1 <= shortest <= longest:
-        raise PairError(f"draft: ngram must be followed by the longest and the shortest match, such as ngram:3-1 (got {detail!r})")
+        raise PairError(f"draft: ngram must name the longest and shortest match, such as ngram:3-1 (got {detail!r})")
     return longest, shortest
 
 

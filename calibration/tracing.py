@@ -11,10 +11,12 @@ began, so for these every position begins a round of its own, `depth` drafts dee
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from calibration.decoding import (
@@ -22,23 +24,24 @@ from calibration.decoding import (
     CausalModel,
     DecodingError,
     Drafter,
-    DraftSession,
     LayerSkipDrafter,
     ModelDrafter,
     RandomStreams,
     Sampling,
 )
+from calibration.decoding.generation import check_request
 from calibration.decoding.models import KeyValueCache
 from calibration.decoding.sampling import choose
 from calibration.decoding.speculation import resized
 
 DEPTH = 16
+Probabilities = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTrace:
-    """What one prompt gave. `acceptance` has one number per emitted token, or one row of `depth` numbers, at most one past
-    the end of the output being 0; `proposed` how many drafts a round that starts there would have, None where always γ."""
+    """What one prompt gave, by emitted token: `acceptance`, a number or a row of `depth` numbers (0 past the end of the output);
+    `proposed`, how many drafts a round that starts there would have, None where always as many as asked for."""
 
     tokens: tuple[int, ...]
     acceptance: tuple[float, ...] | tuple[tuple[float, ...], ...]
@@ -69,56 +72,95 @@ def trace_prompt(
     eos_ids: Collection[int] = (),
     depth: int = DEPTH,
 ) -> PromptTrace:
-    """The trace of one prompt; the same seed and sequence give the tokens that plain decoding gives.
+    """The trace of one prompt; the same seed gives the tokens that plain decoding gives.
 
     Raises DecodingError where the pair does not fit together, or a drafter whose drafts depend on the start of their round
     samples them: what it would have drafted is then no longer given by the text.
     """
+    check_request(target, prompt_ids, max_new_tokens)
+    stream = RandomStreams(seed, sequence).emit
+    output = _Output(
+        ended=lambda tokens: len(tokens) >= max_new_tokens or (bool(tokens) and tokens[-1] in eos_ids),
+        choose=lambda logits, _: choose(logits, sampling, stream),
+    )
+    return _trace(target, drafter, prompt_ids, output, sampling, depth)
+
+
+def trace_text(
+    target: CausalModel,
+    drafter: Drafter,
+    prompt_ids: Sequence[int],
+    tokens: Sequence[int],
+    *,
+    sampling: Sampling = GREEDY,
+    depth: int = DEPTH,
+) -> PromptTrace:
+    """The trace of an output that is there already and was drawn from the target with this sampling."""
+    check_request(target, prompt_ids, len(tokens))
+    output = _Output(ended=lambda done: len(done) == len(tokens), choose=lambda _, index: tokens[index])
+    return _trace(target, drafter, prompt_ids, output, sampling, depth)
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """Where an output comes from: whether it ends after these tokens, and its next token by the target's logits and its place."""
+
+    ended: Callable[[Sequence[int]], bool]
+    choose: Callable[[torch.Tensor, int], int]
+
+
+def _trace(
+    target: CausalModel,
+    drafter: Drafter,
+    prompt_ids: Sequence[int],
+    output: _Output,
+    sampling: Sampling,
+    depth: int,
+) -> PromptTrace:
     drafter.check(target)
-    rows = _RoundRows(target, drafter, sampling, depth) if depends_on_round_start(drafter) else None
-    tokens, target_probs = _generate(target, prompt_ids, max_new_tokens, sampling, RandomStreams(seed, sequence), eos_ids, rows)
-    prompt_sha256 = tokens_sha256(prompt_ids)
-    if rows is not None:
+    cache = target.new_cache()
+    if depends_on_round_start(drafter):
+        with closing(_RoundRows(target, drafter, cache, prompt_ids, sampling, depth)) as rows:
+            tokens, _ = _walk(target, cache, prompt_ids, output, sampling, rows.propose)
         acceptance, proposed = rows.acceptance(tokens)
-        return PromptTrace(tuple(tokens), acceptance, proposed, prompt_sha256)
+        return PromptTrace(tuple(tokens), acceptance, proposed, tokens_sha256(prompt_ids))
     if not isinstance(drafter, ModelDrafter):
         raise DecodingError(f"drafter {drafter.name}: must be a model to be traced in one pass")
+    tokens, target_probs = _walk(target, cache, prompt_ids, output, sampling)
     draft_probs = _teacher_forced(drafter, target.vocab_size, prompt_ids, tokens, drafter.sampling or sampling)
-    return PromptTrace(tuple(tokens), tuple(np.minimum(1.0, draft_probs / target_probs).tolist()), None, prompt_sha256)
+    return PromptTrace(
+        tuple(tokens), tuple(np.minimum(1.0, draft_probs / target_probs).tolist()), None, tokens_sha256(prompt_ids)
+    )
 
 
-def _generate(
+def _walk(
     target: CausalModel,
+    cache: KeyValueCache,
     prompt_ids: Sequence[int],
-    max_new_tokens: int,
+    output: _Output,
     sampling: Sampling,
-    streams: RandomStreams,
-    eos_ids: Collection[int],
-    rows: _RoundRows | None,
-) -> tuple[list[int], np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """(tokens, probability of each under the target), as plain decoding emits them."""
-    cache = target.new_cache()
-    context, tokens, probabilities = list(prompt_ids), [], []
-    if rows is not None:
-        rows.begin(cache, prompt_ids)
-    try:
-        while len(tokens) < max_new_tokens and not (tokens and tokens[-1] in eos_ids):
-            if rows is not None:
-                rows.propose(context)
-            logits = target(torch.tensor([context[cache.length :]]), cache, last=1)[0, -1]
-            token = choose(logits, sampling, streams.emit)
-            probabilities.append(float(sampling.probabilities(logits)[token]))
-            tokens.append(token)
-            context.append(token)
-    finally:
-        if rows is not None:
-            rows.close()
+    before_each: Callable[[Sequence[int]], None] = lambda _: None,
+) -> tuple[list[int], Probabilities]:
+    """(tokens, probability of each under the target), one forward pass of the target per token as in plain decoding.
+
+    `before_each` is handed the context before each of these passes.
+    """
+    context = list(prompt_ids)
+    tokens: list[int] = []
+    probabilities: list[float] = []
+    while not output.ended(tokens):
+        before_each(context)
+        logits = target(torch.tensor([context[cache.length :]]), cache, last=1)[0, -1]
+        token = output.choose(logits, len(tokens))
+        probabilities.append(float(sampling.probabilities(logits)[token]))
+        tokens.append(token)
+        context.append(token)
     return tokens, np.array(probabilities)
 
 
 def _teacher_forced(
     drafter: ModelDrafter, vocab_size: int, prompt_ids: Sequence[int], tokens: Sequence[int], sampling: Sampling
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+) -> Probabilities:
     """The draft's probability of each token of the target's output, in one pass over the whole text."""
     text = torch.tensor([[*prompt_ids, *tokens][:-1]])
     logits = resized(drafter.model(text, drafter.model.new_cache(), last=len(tokens))[0], vocab_size)
@@ -129,32 +171,34 @@ def _teacher_forced(
 class _RoundRows:
     """A round begun at every position: what the drafter proposes there, held against what the target then emits."""
 
-    def __init__(self, target: CausalModel, drafter: Drafter, sampling: Sampling, depth: int):
+    def __init__(
+        self,
+        target: CausalModel,
+        drafter: Drafter,
+        cache: KeyValueCache,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        depth: int,
+    ):
         own = getattr(drafter, "sampling", None) or sampling
         if drafter.modules and not own.greedy:
             raise DecodingError(
                 f"drafter {drafter.name}: must draft greedily to be traced, since its drafts depend on the start of their round"
             )
-        self.target, self.drafter, self.depth = target, drafter, depth
-        self.session: DraftSession | None = None
+        self.depth = depth
+        self.session = drafter.session(target, cache)
         self.proposals: list[list[int]] = []
-
-    def begin(self, cache: KeyValueCache, prompt_ids: Sequence[int]) -> None:
-        self.session = self.drafter.session(self.target, cache)
-        if self.drafter.modules and len(prompt_ids) > 1:
+        if drafter.modules and len(prompt_ids) > 1:
             # Heads draft from the target's states: it runs ahead to all but the last token, as before any round.
-            self.target(torch.tensor([list(prompt_ids[:-1])]), cache, last=1)
+            target(torch.tensor([list(prompt_ids[:-1])]), cache, last=1)
 
     def propose(self, context: Sequence[int]) -> None:
-        if self.session is None:
-            raise RuntimeError("must begin first")
         drafts, _ = self.session.propose(context, self.depth)
         self.session.keep(len(context))
         self.proposals.append(list(drafts))
 
     def close(self) -> None:
-        if self.session is not None:
-            self.session.close()
+        self.session.close()
 
     def acceptance(self, tokens: Sequence[int]) -> tuple[tuple[tuple[float, ...], ...], tuple[int, ...] | None]:
         """Rows of `depth` flags, 1 as long as drafts agree with the output, and the lengths of the proposals."""

@@ -349,7 +349,9 @@ def trace(
     with _progress(quiet=as_json, verb="tracing", noun="prompts") as progress:
         outcome = tracing.trace_pair(order, out, progress)
     if as_json:
-        _print_json({"schema_version": 1, "file": str(out), "provenance": outcome.file.provenance, **reports.trace_json(outcome.summary)})
+        _print_json(
+            {"schema_version": 1, "file": str(out), "provenance": outcome.file.provenance, **reports.trace_json(outcome.summary)}
+        )
         return
     console = _console()
     _print_sentence(console, reports.trace_sentence(outcome.summary), "bold")

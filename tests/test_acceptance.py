@@ -30,6 +30,7 @@ from simulator.acceptance import (
     PerPositionAcceptance,
     ResolvedAcceptance,
     TraceAcceptance,
+    TraceFile,
     band_for,
     conditional_from_survival,
     equal_mixture,
@@ -37,11 +38,11 @@ from simulator.acceptance import (
     load_trace,
     read_profile,
     resolve_acceptance,
-    save_trace,
     shipped_profiles,
     spread_over_requests,
     survival_from_conditional,
     survival_from_curve,
+    write_trace_file,
 )
 from simulator.spec import SpecError, check, parse_yaml
 
@@ -201,8 +202,8 @@ def test_trace_file_comes_back_as_written_and_same_trace_same_bytes(tmp_path: Pa
     trace = TraceAcceptance(
         np.array([0.25, 1.0, 0.0]), np.array([1, 2]), proposed=np.array([3, 0, 1]), category=np.array(["prose", "code"])
     )
-    save_trace(tmp_path / "a.npz", trace)
-    save_trace(tmp_path / "b.npz", trace)
+    write_trace_file(tmp_path / "a.npz", TraceFile(trace))
+    write_trace_file(tmp_path / "b.npz", TraceFile(trace))
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     back = load_trace(tmp_path / "a.npz")
     for name in ("acceptance", "lengths", "proposed", "category"):
@@ -225,6 +226,11 @@ def test_trace_file_comes_back_as_written_and_same_trace_same_bytes(tmp_path: Pa
         ({"lenghts": np.array([2])}, "lenghts: unknown array; did you mean lengths?"),
         ({"acceptance": np.array([{}, {}], dtype=object)}, "must be an .npz file of plain arrays"),
         ({"lengths": None}, "lengths: must be in the file"),
+        ({"prompt_sha256": np.array([1])}, "prompt_sha256: must be text, one per prompt"),
+        ({"output_sha256": np.array(["a", "b"])}, "output_sha256: must be text, one per prompt"),
+        ({"token_ids": np.array([1])}, "token_ids: must be whole numbers, one per token"),
+        ({"provenance": np.array("[1]")}, "provenance: must be a JSON object"),
+        ({"provenance": np.array("{")}, "provenance: must be a JSON object"),
     ],
 )
 def test_a_broken_trace_file_is_refused_with_the_array_and_what_it_must_be(
@@ -243,6 +249,11 @@ def test_a_file_that_is_no_trace_is_refused(content: bytes, tmp_path: Path) -> N
         load_trace(tmp_path / "t.npz")
     with pytest.raises(SpecError, match="no such file"):
         load_trace(tmp_path / "absent.npz")
+    (tmp_path / "t.parquet").write_bytes(content)
+    with pytest.raises(SpecError, match="must be a Parquet file of a trace"):
+        load_trace(tmp_path / "t.parquet")
+    with pytest.raises(SpecError, match="no such file"):
+        load_trace(tmp_path / "absent.parquet")
 
 
 # ------------------------------------------------------------------------------------------- laws against their own paths
@@ -578,7 +589,7 @@ def test_result_carries_source_and_warnings() -> None:
 
 def test_trace_and_profile_paths_start_at_the_document(tmp_path: Path) -> None:
     trace = TraceAcceptance(np.array([1.0, 0.0, 0.0, 0.0]), np.array([2, 2]), category=np.array(["code", "prose"]))
-    save_trace(tmp_path / "pair.npz", trace)
+    write_trace_file(tmp_path / "pair.npz", TraceFile(trace))
     example = (resources.folder("acceptance") / "deepseek_r1_mtp.yaml").read_text(encoding="utf-8")
     own = re.sub(r"mean_acceptance_lengths: .*", "trace: pair.npz", example)
     (tmp_path / "own.yaml").write_text(own, encoding="utf-8")
@@ -618,7 +629,7 @@ def test_trace_and_profile_paths_start_at_the_document(tmp_path: Path) -> None:
         ("{acceptance_rate: 0.95, request_spread: 0.3}", "acceptance.request_spread: must be below 0.218"),
         ("{profile: qwen3_8_27b_mtp_domains, request_spread: 0.1}", "acceptance.request_spread: must be left out"),
         ("{trace: none.npz, request_spread: 0.1}", "must have no request_spread beside trace"),
-        ("trace: none.npz", "acceptance.trace: must be the path of a trace file (.npz) (got 'none.npz')"),
+        ("trace: none.npz", "acceptance.trace: must be the path of a trace file (.npz or .parquet) (got 'none.npz')"),
     ],
 )
 def test_a_section_that_cannot_be_is_refused_with_place_bound_and_nearest_name(text: str, message: str) -> None:

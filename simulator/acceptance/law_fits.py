@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, MarkovAcceptance, PerPositionAcceptance
+from simulator.acceptance.path import Flags
 from simulator.acceptance.population import BetaAcceptance
 from simulator.acceptance.rates import Rates
 from simulator.acceptance.traces import TraceAcceptance
@@ -20,8 +21,6 @@ from simulator.acceptance.traces import TraceAcceptance
 FITTED_TO = 3
 _ITERATIONS = 200
 _EDGE = 1e-6  # probabilities stay so far from 0 and 1, where a likelihood has no slope
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,9 @@ def fitted_laws(trace: TraceAcceptance, first: Rates, offered: Flags, lengths: M
     by_depth = tuple(trace.conditional_rates(deepest).tolist())
     proposal_rate = trace.proposal_share(deepest)
     rates = ", ".join(f"{value:.3f}" for value in by_depth)
-    found.append(("by depth", PerPositionAcceptance(by_depth, proposal_rate=proposal_rate), f"{rates}{_share_text(proposal_rate)}"))
+    found.append(
+        ("by depth", PerPositionAcceptance(by_depth, proposal_rate=proposal_rate), f"{rates}{_share_text(proposal_rate)}")
+    )
     beta = _beta(first, offered, trace.lengths, share)
     if beta is not None:
         text = f"mean {beta.mean:.3f}, concentration {beta.concentration:.3g}{_share_text(share)}"

@@ -13,7 +13,7 @@ from simulator import resources
 from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, PerPositionAcceptance
 from simulator.acceptance.population import BetaAcceptance, spread_over_requests
 from simulator.acceptance.profiles import Profile, RatesSpec, read_profile
-from simulator.acceptance.trace_files import load_trace
+from simulator.acceptance.trace_files import SUFFIXES, read_trace_file
 from simulator.acceptance.traces import TraceAcceptance
 from simulator.spec import Document, Location, SpecError, dotted
 from simulator.theory import acceptance_rate_for
@@ -35,7 +35,7 @@ class AcceptanceSpec(RatesSpec):
     mean_acceptance_length: Annotated[float, Field(ge=1)] | None = Field(
         None, description="τ with the bonus, over rounds with a proposal, at the scenario's largest num_speculative_tokens"
     )
-    trace: str | None = Field(None, description="path of an acceptance trace (.npz)")
+    trace: str | None = Field(None, description="path of an acceptance trace (.npz or .parquet)")
     domain: str | None = Field(None, description="row of the profile's table, or category of the trace")
     request_spread: Annotated[float, Field(ge=0.001, lt=0.5)] | None = Field(
         None, description="sd between requests of the rate at which their first draft is accepted"
@@ -143,12 +143,13 @@ def _found_profile(name: str, place: _Place) -> Profile:
 def _from_trace(spec: AcceptanceSpec, place: _Place, num_speculative_tokens: int) -> ResolvedAcceptance:
     path = place.beside(spec.trace or "")
     if path is None:
-        raise place.error("trace", "must be the path of a trace file (.npz)", spec.trace)
-    trace: AcceptanceLaw = load_trace(path)
-    if spec.domain is not None and isinstance(trace, TraceAcceptance):
-        trace = _row({name: trace.of_category(name) for name in trace.category_names()}, spec.domain, f"trace {path}", place)
+        raise place.error("trace", f"must be the path of a trace file ({' or '.join(SUFFIXES)})", spec.trace)
+    content = read_trace_file(path)
+    trace: AcceptanceLaw = content.trace
+    if spec.domain is not None:
+        trace = _row({name: content.trace.of_category(name) for name in content.trace.category_names()}, spec.domain, f"trace {path}", place)
     _check_depth(trace, num_speculative_tokens, place, "trace")
-    return ResolvedAcceptance(trace, f"trace {path}")
+    return ResolvedAcceptance(trace, ": ".join(part for part in (f"trace {path}", content.source_text()) if part))
 
 
 def _row(table: dict[str, AcceptanceLaw], domain: str, holder: str, place: _Place) -> AcceptanceLaw:

@@ -7,23 +7,26 @@ conditional rates are over the rounds of a replay, as engines count them, so the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from simulator.acceptance.law_fits import FittedLaw, fitted_laws
+from simulator.acceptance.path import Flags
 from simulator.acceptance.rates import Rates, survival_from_conditional
 from simulator.acceptance.traces import TraceAcceptance
 
 DEEPEST = 16
 RATES_AT = 8  # γ of the printed rates by depth
+Entry = TypeVar("Entry", bound=np.generic)
 _RESAMPLES = 2000
 _INTERVAL = (0.1, 0.9)
 
 
 @dataclass(frozen=True, slots=True)
 class LengthAt:
-    """τ over all rounds at one γ, with the 80 % interval from resampling whole prompts; `draft_acceptance_rate`: accepted / drafted."""
+    """τ over all rounds at one γ, its 80 % interval from resampling whole prompts, and accepted / drafted."""
 
     num_speculative_tokens: int
     mean_acceptance_length: float
@@ -85,14 +88,12 @@ def summarise(trace: TraceAcceptance, seed: int = 0) -> TraceSummary:
         lengths=lengths,
         spread=_spread(first, offered, trace.lengths),
         runs=_runs(trace, first, offered),
-        by_category={
-            name: _lengths(trace.of_category(name), [min(4, deepest)], seed)[0] for name in trace.category_names()
-        },
-        laws=fitted_laws(trace, first, offered, {at.num_speculative_tokens: at.mean_acceptance_length for at in lengths}),
+        by_category={name: _lengths(trace.of_category(name), [min(4, deepest)], seed)[0] for name in trace.category_names()},
+        laws=fitted_laws(trace, first, offered, {count: _endless_length(trace, count) for count in range(1, deepest + 1)}),
     )
 
 
-def first_drafts(trace: TraceAcceptance) -> tuple[Rates, npt.NDArray[np.bool_]]:
+def first_drafts(trace: TraceAcceptance) -> tuple[Rates, Flags]:
     """(acceptance of the first draft of a round that starts there, whether it has one), both by position."""
     first = trace.acceptance if trace.acceptance.ndim == 1 else trace.acceptance[:, 0]
     return first, np.ones(len(first), dtype=bool) if trace.proposed is None else trace.proposed > 0
@@ -113,7 +114,17 @@ def _lengths(trace: TraceAcceptance, counts: range | list[int], seed: int) -> tu
     return tuple(found)
 
 
-def _spread(first: Rates, offered: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int64]) -> Spread:
+def _endless_length(trace: TraceAcceptance, count: int) -> float:
+    """τ as it would be in longer outputs, to hold laws against, which know no end: rates of the drafts that were tried.
+
+    Where proposals are shorter than γ that cannot be told apart from the end of the output, and τ stays as replayed.
+    """
+    if trace.proposed is not None:
+        return trace.mean_acceptance_length(count)
+    return 1 + float(survival_from_conditional(trace.conditional_rates(count)).sum())
+
+
+def _spread(first: Rates, offered: Flags, lengths: npt.NDArray[np.int64]) -> Spread:
     by_prompt = [values[kept] for values, kept in zip(_split(first, lengths), _split(offered, lengths), strict=True)]
     rates = np.array([values.mean() for values in by_prompt if len(values)])
     if not len(rates):
@@ -129,7 +140,7 @@ def _spread(first: Rates, offered: npt.NDArray[np.bool_], lengths: npt.NDArray[n
     )
 
 
-def _runs(trace: TraceAcceptance, first: Rates, offered: npt.NDArray[np.bool_]) -> Runs:
+def _runs(trace: TraceAcceptance, first: Rates, offered: Flags) -> Runs:
     depth = trace.measured_up_to or DEEPEST
     rate = float(first[offered].mean()) if offered.any() else 0.0
     observed, independent = [], []
@@ -138,8 +149,7 @@ def _runs(trace: TraceAcceptance, first: Rates, offered: npt.NDArray[np.bool_]) 
         for start in range(length):
             reach = min(depth, length - start, depth if prompt.proposed is None else int(prompt.proposed[start]))
             if reach:
-                row = prompt.acceptance[start : start + reach] if prompt.acceptance.ndim == 1 else prompt.acceptance[start, :reach]
-                observed.append(np.cumprod(row).sum())
+                observed.append(np.cumprod(prompt.row(start, reach)).sum())
                 independent.append(np.cumprod(np.full(reach, rate)).sum())
     return Runs(
         float(np.mean(observed)) if observed else 0.0,
@@ -149,7 +159,7 @@ def _runs(trace: TraceAcceptance, first: Rates, offered: npt.NDArray[np.bool_]) 
     )
 
 
-def _neighbour_correlation(first: Rates, offered: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int64], *, within: bool) -> float:
+def _neighbour_correlation(first: Rates, offered: Flags, lengths: npt.NDArray[np.int64], *, within: bool) -> float:
     """Correlation of the first drafts' acceptance at t and t + 1 where both have one; 0 where nothing varies."""
     centre = float(first[offered].mean()) if offered.any() else 0.0
     pairs: list[Rates] = []
@@ -163,5 +173,5 @@ def _neighbour_correlation(first: Rates, offered: npt.NDArray[np.bool_], lengths
     return float((joined[0] * joined[1]).sum()) / scale if scale > 0 else 0.0
 
 
-def _split(values: npt.NDArray[np.generic], lengths: npt.NDArray[np.int64]) -> list[npt.NDArray[np.generic]]:
+def _split(values: npt.NDArray[Entry], lengths: npt.NDArray[np.int64]) -> list[npt.NDArray[Entry]]:
     return np.split(values, np.cumsum(lengths)[:-1])

@@ -145,7 +145,7 @@ class TraceAcceptance(AcceptanceLaw):
                     continue
                 offered = self._offered(last - length + t, num_speculative_tokens)
                 tried = min(offered, length - t - 1)
-                reached = starts[t] * np.cumprod(np.concatenate(([1.0], self._row(last - length + t, tried))))
+                reached = starts[t] * np.cumprod(np.concatenate(([1.0], self.row(last - length + t, tried))))
                 totals += starts[t] * np.array([1.0, offered > 0, offered])
                 attempted[:tried] += reached[:-1]
                 accepted[:tried] += reached[1:]
@@ -156,7 +156,7 @@ class TraceAcceptance(AcceptanceLaw):
     def _offered(self, token: int, num_speculative_tokens: int) -> int:
         return num_speculative_tokens if self.proposed is None else min(num_speculative_tokens, int(self.proposed[token]))
 
-    def _row(self, token: int, tried: int) -> Rates:
+    def row(self, token: int, tried: int) -> Rates:
         """Acceptance of the drafts of a round that starts at `token`."""
         return self.acceptance[token : token + tried] if self.acceptance.ndim == 1 else self.acceptance[token, :tried]
 

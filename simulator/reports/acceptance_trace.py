@@ -104,7 +104,11 @@ def trace_json(summary: TraceSummary) -> dict[str, Any]:
         "between_prompts": asdict(summary.spread),
         "runs": asdict(summary.runs),
         "laws": [
-            {"name": each.name, "parameters": each.parameters, "errors": {str(count): error for count, error in each.errors.items()}}
+            {
+                "name": each.name,
+                "parameters": each.parameters,
+                "errors": {str(count): error for count, error in each.errors.items()},
+            }
             for each in summary.laws
         ],
     }
