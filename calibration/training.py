@@ -220,21 +220,26 @@ def main(folder: Path) -> None:
     train(draft, text, DRAFT_PLAN, teacher=target)
     draft = rounded_to_bf16(draft).eval()
     _save(draft, folder / "draft")
-    record = {
+    record(target, draft, text, folder, time.process_time() - started)
+
+
+def record(target: LlamaForCausalLM, draft: LlamaForCausalLM, text: Corpus, folder: Path, cpu_s: float) -> None:
+    """Writes beside the weights what they were trained on, with what, and how well they predict held-out text."""
+    facts = {
         "corpus_sha256": text.sha256,
         "corpus_documents": text.files,
         "corpus_bytes": sum(map(len, (*text.reference, *text.source, *text.held_out))),
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "seed": SEED,
-        "tokens_seen": {"target": TARGET_PLAN.steps * BATCH * WINDOW, "draft": DRAFT_PLAN.steps * BATCH * WINDOW},
+        "bytes_seen": {"target": TARGET_PLAN.steps * BATCH * WINDOW, "draft": DRAFT_PLAN.steps * BATCH * WINDOW},
         "parameters": {"target": target.num_parameters(), "draft": draft.num_parameters()},
         "held_out_bits_per_byte": {
             name: round(bits_per_byte(trained, text.held_out), 3) for name, trained in (("target", target), ("draft", draft))
         },
-        "cpu_seconds": round(time.process_time() - started),
+        "cpu_s": round(cpu_s),
     }
-    (folder / "training.json").write_text(json.dumps(record, indent=2) + "\n")
+    (folder / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
 
 
 def _save(trained: LlamaForCausalLM, folder: Path) -> None:
