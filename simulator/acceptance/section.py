@@ -145,11 +145,13 @@ def _from_trace(spec: AcceptanceSpec, place: _Place, num_speculative_tokens: int
     if path is None:
         raise place.error("trace", f"must be the path of a trace file ({' or '.join(SUFFIXES)})", spec.trace)
     content = read_trace_file(path)
-    trace: AcceptanceLaw = content.trace
+    law: AcceptanceLaw = content.trace
     if spec.domain is not None:
-        trace = _row({name: content.trace.of_category(name) for name in content.trace.category_names()}, spec.domain, f"trace {path}", place)
-    _check_depth(trace, num_speculative_tokens, place, "trace")
-    return ResolvedAcceptance(trace, ": ".join(part for part in (f"trace {path}", content.source_text()) if part))
+        table: dict[str, AcceptanceLaw] = {name: content.trace.of_category(name) for name in content.trace.category_names()}
+        law = _row(table, spec.domain, f"trace {path}", place)
+    _check_depth(law, num_speculative_tokens, place, "trace")
+    origin = content.source_text()
+    return ResolvedAcceptance(law, f"trace {path}: {origin}" if origin else f"trace {path}")
 
 
 def _row(table: dict[str, AcceptanceLaw], domain: str, holder: str, place: _Place) -> AcceptanceLaw:
