@@ -227,13 +227,13 @@ def test_real_rounds_of_smollm2_equal_the_replay(smollm2_pairs: dict[str, Pair],
 
 
 def order(prompts: Path, **changes) -> TraceOrder:
-    return replace(TraceOrder("byte_pair", "byte_pair", str(prompts), max_new_tokens=12), **changes)
+    return replace(TraceOrder("byte_pair", "byte_pair", max_new_tokens=12), **{"prompts": str(prompts), **changes})
 
 
 @pytest.fixture
 def few(tmp_path: Path) -> Path:
     path = tmp_path / "few.jsonl"
-    path.write_text("".join(json.dumps({"prompt": each.text, "category": each.category}) + "\n" for each in PROMPTS[:9:3]))
+    path.write_text("".join(json.dumps({"prompt": each.text, "category": each.category}) + "\n" for each in PROMPTS[:12:4]))
     return path
 
 
@@ -289,7 +289,7 @@ def test_token_ids_are_hashed_and_not_stored_unless_asked_for(few: Path, tmp_pat
     ("changes", "message"),
     [
         ({"target": "bite_pair"}, "bite_pair: no such folder or GGUF file, and no known name (byte_pair, smollm2)"),
-        ({"target": "owner/absent"}, "owner/absent: "),
+        ({"target": "owner/absent"}, "owner/absent: is not on this machine and the hub cannot be reached; give a Hugging Face folder"),
         ({"target": "absent.gguf"}, "absent.gguf: no such file"),
         ({"target": "."}, ".: must hold a Hugging Face model (a folder with config.json)"),
         ({"draft": "exit:4"}, "exit must name how many layers run, 1 to 3 (got 'exit:4')"),
@@ -307,7 +307,7 @@ def test_a_wrong_order_is_refused_in_one_line_and_leaves_nothing_behind(
     few: Path, tmp_path: Path, changes: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_ENDPOINT", "http://hub.invalid")
+    monkeypatch.setattr("calibration.pairs._hub_in_reach", lambda: False)
     with pytest.raises(SpecError) as refused:
         trace_pair(order(few, **changes), tmp_path / "t.npz")
     assert message in str(refused.value)
