@@ -1,1 +1,4 @@
-"""What the hardware and the models did: measuring, decoding, tracing and fitting. Knows nothing of `simulator`; the only home of torch."""
+"""What the hardware and the models did: measuring, decoding, tracing, fitting.
+
+Knows nothing of `simulator`, and is the only home of torch.
+"""

@@ -13,6 +13,7 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -268,6 +269,81 @@ def _table_json(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     return {"title": title, "rows": [dict(zip(header, row, strict=True)) for row in rows]}
 
 
+@app.command("import")
+def import_runs(
+    files: Annotated[list[Path], typer.Argument(help="Benchmark results, logs or metrics pages; or a folder of a sweep.")],
+    format: Annotated[str | None, typer.Option("--as", help="The format, where it is not recognised.")] = None,
+    num_speculative_tokens: Annotated[int | None, typer.Option(min=1, max=64, help="γ, where the file does not hold it.")] = None,
+    draft_tokens: Annotated[int | None, typer.Option(min=2, max=1024, help="SGLang's draft tokens, the root counted.")] = None,
+    method: Annotated[str | None, typer.Option(help="How it drafted.")] = None,
+    target: Annotated[str | None, typer.Option(help="Target model, where the file does not hold it.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="Drafter.")] = None,
+    hardware: Annotated[str | None, typer.Option(help="Device.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine profile.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Type of the target's weights.")] = None,
+    tensor_parallel_size: Annotated[int | None, typer.Option(min=1, max=64)] = None,
+    sampler: Annotated[str | None, typer.Option(help="Such as 'temperature 0.7'.")] = None,
+    prompts: Annotated[str | None, typer.Option(help="What was asked, such as MT-Bench.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Traffic, where no run holds any: a workload profile or a trace.")] = None,
+    rate_per_s: Annotated[float | None, typer.Option(min=1e-6, help="Requests per second of --workload.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for measured.yaml, acceptance.yaml, scenario.yaml.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read what an engine measured: acceptance, latencies and traffic, each number with its field and conversion."""
+    from simulator import reports
+    from simulator.interchange.detection import read_files
+    from simulator.interchange.imported import Settings
+
+    found = read_files(files, format, num_speculative_tokens, draft_tokens)
+    settings = Settings(
+        hardware, engine, target, drafter, method, precision, tensor_parallel_size, sampler, prompts, workload, rate_per_s
+    )
+    written, left_out = reports.write_import(found, settings, out) if out is not None else ((), [])
+    if as_json:
+        _print_json(reports.import_summary(found))
+        return
+    console = _console()
+    for each in found.runs:
+        _print_sentence(console, reports.import_sentence(each), "bold")
+        _print_table(console, reports.IMPORT_HEADER, reports.import_rows(each))
+        _print_notes(console, [], each.notes)
+    if found.server is not None:
+        _print_sentence(console, f"Settings of a {found.server.engine} server", "bold")
+        _print_table(console, ("key", "value"), reports.settings_rows(found.server))
+        _print_notes(console, [], found.server.notes)
+    for path in written:
+        console.print(f"written: {path}")
+    _print_notes(console, [f"not written: {each}" for each in left_out], [])
+
+
+@app.command()
+def export(
+    scenario: ScenarioPath,
+    engine: Annotated[
+        str | None, typer.Option(help="vllm, sglang, trtllm or llamacpp; the scenario's own where left out.")
+    ] = None,
+    gamma: Annotated[int | None, typer.Option(min=1, max=64, help="γ of a scenario that compares several.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """A scenario's speculation in the words its engine takes: flags, JSON or YAML to paste."""
+    from simulator import reports
+    from simulator.scenario import load_scenario
+
+    loaded = load_scenario(scenario)
+    if not loaded.deployment.speculative:
+        raise SpecError([loaded.document.problem(("speculation",), "must be given: export is about a method")])
+    found = reports.exported(loaded, engine, gamma)
+    if as_json:
+        _print_json({"schema_version": 1, "snippets": [asdict(snippet) for snippet in found]})
+        return
+    for snippet in found:
+        if snippet.file:
+            sys.stdout.write(f"# {snippet.file}\n")
+        sys.stdout.write(snippet.text.rstrip() + "\n")
+        for note in snippet.notes:
+            err.print(Text(note))
+
+
 @app.command("list")
 def list_known(
     kind: Annotated[str | None, typer.Argument(help="hardware, engine, model, acceptance, workload or scenario.")] = None,
@@ -386,8 +462,6 @@ def _counted(reasons: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def _prediction_json(answer: Prediction) -> dict[str, Any]:
-    from dataclasses import asdict
-
     fields = asdict(answer)
     fields["causes"] = [{"term": term, "plain_steps": share} for term, share in answer.causes]
     return fields

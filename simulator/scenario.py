@@ -250,7 +250,9 @@ class _Resolver:
         source = None
         if workload.requests is not None:
             folder = Path(self.document.source).parent
-            source = request_source(workload.requests.trace, folder, self.document.where(location))
+            named = workload.requests.columns
+            columns = named.model_dump() if named is not None else None
+            source = request_source(workload.requests.trace, folder, self.document.where(location), columns=columns)
         self._collect(iter(source_problems(workload, source, self.document, ("workload",))))
         if isinstance(source, RequestTrace):
             self.warnings += source.notes

@@ -155,10 +155,19 @@ class LengthsSpec(Spec):
     output: Length
 
 
+class ColumnsSpec(Spec):
+    """The names that a CSV trace has for its columns."""
+
+    arrival_s: str = "arrival_s"
+    prompt_tokens: str = "prompt_tokens"
+    output_tokens: str = "output_tokens"
+
+
 class TraceSpec(Spec):
-    """`trace`: the id of a shipped workload profile, or the path of a trace or a profile."""
+    """`trace`: the id of a shipped workload profile, or the path of a trace or a profile. `columns`: a CSV trace's own names."""
 
     trace: str
+    columns: ColumnsSpec | None = None
 
 
 class WorkloadSpec(Spec):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -133,6 +134,41 @@ def test_every_way_of_writing_it_gives_the_same_trace(tmp_path: Path, text: str,
     assert callable(variant)
     trace = read(tmp_path, variant(text))
     assert rows(trace) == [(0.0, 374, 44), (4.3145791, 396, 109)]
+
+
+def test_burst_gpt_drops_what_failed_and_keeps_every_model(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path,
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        "5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,1087,230,1317,API log\n118,GPT-4,417,0,417,API log\n",
+    )
+    assert rows(trace) == [(0.0, 472, 18), (40.0, 1087, 230)]
+    assert trace.notes == ("1 requests without prompt or output tokens were left out",)
+
+
+@pytest.mark.parametrize("arrivals", [("10", "14.5"), ("2024-05-10 00:00:10", "2024-05-10 00:00:14.5")])
+def test_columns_of_any_name_are_mapped(tmp_path: Path, arrivals: tuple[str, str]) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(f"in,when,out\n374,{arrivals[0]},44\n396,{arrivals[1]},109\n")
+    names = {"arrival_s": "when", "prompt_tokens": "in", "output_tokens": "out"}
+    assert rows(read_request_trace(path, names)) == [(0.0, 374, 44), (4.5, 396, 109)]
+    with pytest.raises(SpecError, match="column of the header"):
+        read_request_trace(path, names | {"arrival_s": "wen"})
+
+
+def test_a_trace_needs_no_list_of_its_rows(tmp_path: Path) -> None:
+    """Memory grows by the 24 bytes of a request, so that a trace of a gigabyte (25 million such lines) fits in one."""
+    peaks = []
+    for count in (20_000, 60_000):
+        path = tmp_path / f"{count}.csv"
+        path.write_text(
+            "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{i}.5,{300 + i % 500},{i % 90 + 1}\n" for i in range(count))
+        )
+        tracemalloc.start()
+        assert len(read_request_trace(path)) == count
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (peaks[1] - peaks[0]) / 40_000 < 32
 
 
 def test_a_zone_moves_a_timestamp(tmp_path: Path) -> None:

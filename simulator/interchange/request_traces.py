@@ -1,12 +1,13 @@
 """Recorded request traces: reading them, and deriving a workload profile that may be shipped in their stead.
 
-Three formats are told apart by their first line:
+Formats are told apart by their first line:
  - Azure LLM inference traces: CSV with ``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``;
+ - BurstGPT: CSV with ``Timestamp`` (seconds), ``Request tokens``, ``Response tokens``; all its models are kept;
  - Mooncake: JSON lines with ``timestamp`` (milliseconds), ``input_length``, ``output_length``. ``hash_ids`` (shared prefixes)
    are not used: every prompt is taken as new;
- - any other: CSV with ``arrival_s``, ``prompt_tokens``, ``output_tokens``.
+ - any other: CSV with ``arrival_s``, ``prompt_tokens``, ``output_tokens``, or with the columns that the scenario names.
 Further columns are ignored. A request without prompt or output tokens (a failed call) is left out, and the trace's `notes`
-say how many.
+say how many. Reading is a stream: a request costs 24 bytes of memory, whatever its line holds.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import csv
 import json
 import re
 import textwrap
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -24,10 +26,11 @@ import numpy as np
 
 from simulator import resources
 from simulator.spec import Problem, SpecError, nearest, shown
-from simulator.workload import MAX_TOKENS, Floats, ProfileArrivals, RequestTrace, WorkloadProfile, load_workload_profile
+from simulator.workload import MAX_TOKENS, Floats, Integers, ProfileArrivals, RequestTrace, WorkloadProfile, load_workload_profile
 
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MOONCAKE = ("timestamp", "input_length", "output_length")
+BURST_GPT = ("Timestamp", "Request tokens", "Response tokens")
 GENERIC = ("arrival_s", "prompt_tokens", "output_tokens")
 
 QUANTILE_LEVELS = (0, 0.01, 0.02, *(k / 20 for k in range(1, 20)), 0.96, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 1)
@@ -36,23 +39,32 @@ _MAX_PROBLEMS = 20
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,400}")
 _NS = 1_000_000_000
+_BLOCK = 4096
 
 Row = tuple[int, int, int]  # arrival in nanoseconds, prompt tokens, output tokens
 Fields = Sequence[tuple[str, Any]]  # (name, value as read) of arrival, prompt, output
 
 
 def request_source(
-    name: str, base: Path | None = None, where: str = "", key: str = "workload.requests.trace"
+    name: str,
+    base: Path | None = None,
+    where: str = "",
+    key: str = "workload.requests.trace",
+    columns: Mapping[str, str] | None = None,
 ) -> RequestTrace | WorkloadProfile:
     """What `requests.trace` means: the path of a trace or profile, or the id of a shipped profile.
 
     A path is taken from the working directory or else from `base`, the folder of the file that holds it. Raises `SpecError`;
-    `where` and `key` say whose mistake an unknown name is.
+    `where` and `key` say whose mistake an unknown name is. columns: as for `read_request_trace`.
     """
     for path in (Path(name), (base or Path()) / name):
         if resources.is_file(path):
             profile = path.suffix in (".yaml", ".yml")
-            return load_workload_profile(str(path), where, key) if profile else read_request_trace(path)
+            if profile and columns is not None:
+                raise SpecError([Problem(where, key, "must be a trace in CSV to take columns, not a profile", shown(name))])
+            return load_workload_profile(str(path), where, key) if profile else read_request_trace(path, columns)
+    if columns is not None:
+        raise SpecError([Problem(where, key, "must be the path of a trace in CSV to take columns", shown(name))])
     if "/" in name or Path(name).suffix in (".csv", ".jsonl", ".json", ".yml"):
         raise SpecError([Problem(where, key, "must be the path of a file that exists", shown(name))])
     return load_workload_profile(name, where, key)
@@ -61,11 +73,15 @@ def request_source(
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-def read_request_trace(path: str | Path) -> RequestTrace:
-    """All requests of a trace in order of arrival, the first at 0 s. Raises `SpecError` with file:line of each mistake."""
+def read_request_trace(path: str | Path, columns: Mapping[str, str] | None = None) -> RequestTrace:
+    """All requests of a trace in order of arrival, the first at 0 s. Raises `SpecError` with file:line of each mistake.
+
+    columns: the file's own names of `arrival_s` (seconds, or dates with a time), `prompt_tokens` and `output_tokens`.
+    """
+    names = None if columns is None else tuple(columns.get(name, name) for name in GENERIC)
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            return _trace(_Reader(str(path)), file)
+            return _trace(_Reader(str(path), names), file)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError([Problem(str(path), "", f"must be a readable text file: {error}")]) from None
 
@@ -73,8 +89,9 @@ def read_request_trace(path: str | Path) -> RequestTrace:
 class _Reader:
     """Turns lines into rows and collects the mistakes in them."""
 
-    def __init__(self, source: str):
-        self.source, self.problems = source, []  # type: str, list[Problem]
+    def __init__(self, source: str, names: Sequence[str] | None = None):
+        self.source, self.names = source, names
+        self.problems: list[Problem] = []
 
     def problem(self, line: int, key: str, must: str, got: object = "", near: str = "") -> None:
         self.problems.append(Problem(f"{self.source}:{line}", key, must, shown(got), near))
@@ -84,7 +101,8 @@ class _Reader:
     def rows(self, file: TextIO) -> Iterator[Row]:
         first = next((line for line in file if line.strip()), "")
         file.seek(0)
-        records, arrival_ns = (self._json_lines(file), _milliseconds) if first.lstrip().startswith("{") else self._csv_lines(file)
+        json_lines = self.names is None and first.lstrip().startswith("{")
+        records, arrival_ns = (self._json_lines(file), _milliseconds) if json_lines else self._csv_lines(file)
         for line, fields in records:
             (arrival_name, arrival), (prompt_name, prompt), (output_name, output) = fields
             time_ns = arrival_ns(arrival)
@@ -106,15 +124,16 @@ class _Reader:
     def _csv_lines(self, file: TextIO) -> tuple[Iterator[tuple[int, Fields]], Callable[[Any], int | str]]:
         reader = csv.reader(file)
         header = [name.strip() for name in next((row for row in reader if row), [])]
-        azure = len(set(AZURE) & set(header)) > len(set(GENERIC) & set(header))
-        names = AZURE if azure else GENERIC
+        known = ", ".join(AZURE) + " (Azure), " + ", ".join(BURST_GPT) + " (BurstGPT), or " + ", ".join(GENERIC)
+        names = self.names or max((GENERIC, AZURE, BURST_GPT), key=lambda names: len(set(names) & set(header)))
         for name in names:
             if name not in header:
-                must = f"must be a column of the header; known: {', '.join(AZURE)} (Azure) or {', '.join(GENERIC)}"
+                must = "must be a column of the header" + ("" if self.names else f"; known: {known}")
                 self.problem(max(1, reader.line_num), name, must, ", ".join(header), nearest(name, header))
         if self.problems:
             raise SpecError(self.problems)
-        return self._csv_rows(reader, names, [header.index(name) for name in names]), _timestamp if azure else _seconds
+        arrival_ns = _timestamp if names is AZURE else _seconds if self.names is None else _seconds_or_timestamp
+        return self._csv_rows(reader, names, [header.index(name) for name in names]), arrival_ns
 
     def _csv_rows(self, reader: Any, names: Sequence[str], columns: Sequence[int]) -> Iterator[tuple[int, Fields]]:
         for row in reader:
@@ -142,17 +161,40 @@ class _Reader:
 
 
 def _trace(reader: _Reader, file: TextIO) -> RequestTrace:
-    rows = np.array([row for row in reader.rows(file) if not reader.problems], dtype=np.int64).reshape(-1, 3)
+    """Rows go into flat arrays as they are read, so that a trace of gigabytes needs no list of its rows."""
+    arrival_ns, prompts, outputs = array("q"), array("q"), array("q")
+    left_out = 0
+    for arrival, prompt, output in reader.rows(file):
+        if reader.problems:  # go on for the mistakes alone
+            continue
+        if prompt > 0 and output > 0:
+            arrival_ns.append(arrival)
+            prompts.append(prompt)
+            outputs.append(output)
+        else:
+            left_out += 1
     if reader.problems:
         raise SpecError(reader.problems)
-    kept = rows[(rows[:, 1] > 0) & (rows[:, 2] > 0)]
-    if not len(kept):
+    if not arrival_ns:
         raise SpecError([Problem(reader.source, "", "must hold at least one request with prompt and output tokens")])
-    notes = [f"{len(rows) - len(kept)} requests without prompt or output tokens were left out"] if len(kept) < len(rows) else []
-    if (np.diff(kept[:, 0]) < 0).any():
+    notes = [f"{left_out} requests without prompt or output tokens were left out"] if left_out else []
+    columns = [np.frombuffer(column, dtype=np.int64) for column in (arrival_ns, prompts, outputs)]
+    if (columns[0][1:] < columns[0][:-1]).any():
         notes.append("requests were not in order of arrival and have been sorted")
-        kept = kept[np.argsort(kept[:, 0], kind="stable")]
-    return RequestTrace((kept[:, 0] - kept[0, 0]) / _NS, kept[:, 1], kept[:, 2], reader.source, tuple(notes))
+        order = np.argsort(columns[0], kind="stable")
+        for column in columns:  # one copy at a time
+            column[:] = column[order]
+    return RequestTrace(_seconds_in_place(columns[0]), columns[1], columns[2], reader.source, tuple(notes))
+
+
+def _seconds_in_place(arrival_ns: Integers) -> Floats:
+    """Seconds since the first arrival, in the memory of the nanoseconds."""
+    first = int(arrival_ns[0])
+    arrival_s = arrival_ns.view(np.float64)
+    for start in range(0, len(arrival_ns), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        arrival_s[block] = (arrival_ns[block] - first) / _NS
+    return arrival_s
 
 
 # Arrivals become whole nanoseconds, so that seven decimals survive a date's 1.7e9 s; a fault is returned as what it must be.
@@ -177,6 +219,12 @@ def _seconds(text: str) -> int | str:
         return _nanoseconds(float(text), 1.0)
     except ValueError:
         return "must be a number of seconds"
+
+
+def _seconds_or_timestamp(text: str) -> int | str:
+    found = _seconds(text)
+    found = _timestamp(text) if isinstance(found, str) else found
+    return "must be a number of seconds, or a time such as 2023-11-16 18:15:46.68" if isinstance(found, str) else found
 
 
 def _milliseconds(value: Any) -> int | str:

@@ -5,7 +5,10 @@ Importing this package imports neither matplotlib nor pyarrow; both load when fi
 
 from simulator.plots.words import interval, milliseconds, significant, times
 from simulator.reports.explanation import doubt_table, explanation_sentences, explanation_summary, explanation_table
+from simulator.reports.exports import exported
 from simulator.reports.files import prepare_directory, to_json, write_break_even, write_run
+from simulator.reports.imports import HEADER as IMPORT_HEADER
+from simulator.reports.imports import import_rows, import_sentence, import_summary, settings_rows, write_import
 from simulator.reports.known import known
 from simulator.reports.markdown import break_even_markdown, run_markdown
 from simulator.reports.summary import break_even_csv, break_even_summary, run_summary
@@ -14,6 +17,7 @@ from simulator.reports.variants import run_table
 from simulator.reports.verdict import answer, headline, verdict_sentence
 
 __all__ = [
+    "IMPORT_HEADER",
     "answer",
     "break_even_csv",
     "break_even_markdown",
@@ -24,7 +28,11 @@ __all__ = [
     "explanation_sentences",
     "explanation_summary",
     "explanation_table",
+    "exported",
     "headline",
+    "import_rows",
+    "import_sentence",
+    "import_summary",
     "interval",
     "known",
     "milliseconds",
@@ -34,10 +42,12 @@ __all__ = [
     "run_markdown",
     "run_summary",
     "run_table",
+    "settings_rows",
     "significant",
     "times",
     "to_json",
     "verdict_sentence",
     "write_break_even",
+    "write_import",
     "write_run",
 ]

@@ -31,24 +31,24 @@ def write_run(result: SimulationResult, directory: str | Path) -> tuple[Path, ..
 
     def fill(folder: Path) -> None:
         figures = chain(run_figures(result), () if answer is None else break_even_figures(answer))
-        _write_text(folder / "report.md", run_markdown(result, _draw(folder, figures)))
-        _write_text(folder / "summary.json", to_json(run_summary(result)))
+        write_text(folder / "report.md", run_markdown(result, _draw(folder, figures)))
+        write_text(folder / "summary.json", to_json(run_summary(result)))
         _write_records(folder / "records.parquet", result)
         if answer is not None and answer.points:
-            _write_text(folder / "break_even.csv", break_even_csv(answer))
+            write_text(folder / "break_even.csv", break_even_csv(answer))
 
-    return _replace_files(Path(directory), fill)
+    return replace_files(Path(directory), fill)
 
 
 def write_break_even(answer: BreakEven, directory: str | Path) -> tuple[Path, ...]:
     """The answer to the break-even question as break_even.md, .csv, .json and figures; otherwise as `write_run`."""
 
     def fill(folder: Path) -> None:
-        _write_text(folder / "break_even.md", break_even_markdown(answer, _draw(folder, break_even_figures(answer))))
-        _write_text(folder / "break_even.json", to_json(break_even_summary(answer)))
-        _write_text(folder / "break_even.csv", break_even_csv(answer))
+        write_text(folder / "break_even.md", break_even_markdown(answer, _draw(folder, break_even_figures(answer))))
+        write_text(folder / "break_even.json", to_json(break_even_summary(answer)))
+        write_text(folder / "break_even.csv", break_even_csv(answer))
 
-    return _replace_files(Path(directory), fill)
+    return replace_files(Path(directory), fill)
 
 
 def to_json(data: dict[str, Any]) -> str:
@@ -77,7 +77,7 @@ def _partial_folder(directory: Path) -> Path:
         raise SpecError([Problem("", FLAG, must, str(directory))]) from None
 
 
-def _replace_files(directory: Path, fill: Callable[[Path], None]) -> tuple[Path, ...]:
+def replace_files(directory: Path, fill: Callable[[Path], None]) -> tuple[Path, ...]:
     """Fills a temporary folder and moves each file into its place: inside `directory`, to be on its file system."""
     partial = _partial_folder(directory)
     try:
@@ -93,7 +93,8 @@ def _replace_files(directory: Path, fill: Callable[[Path], None]) -> tuple[Path,
     return tuple(directory / name for name in names)
 
 
-def _write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """UTF-8, with one kind of line end on every system."""
     path.write_text(text, encoding="utf-8", newline="\n")
 
 

@@ -1,0 +1,268 @@
+"""A server's own settings read: a `vllm serve` command, SGLang's launch flags, or TensorRT-LLM's YAML, as sections of a scenario.
+
+Flags that change no cost here (ports, parsers, names) are passed over; those that would and are not understood are said.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from simulator.interchange.observed import lines
+from simulator.spec import Problem, SpecError, load_yaml, plain_scalar, shown
+
+T = TypeVar("T")
+_FORMATS = {
+    "fp8": "fp8", "awq": "int4", "awq_marlin": "int4", "gptq": "int4", "gptq_marlin": "int4", "nvfp4": "nvfp4",
+    "modelopt_fp4": "nvfp4", "mxfp4": "mxfp4", "w8a8_int8": "int8", "w8a8_fp8": "fp8", "bfloat16": "bf16", "float16": "fp16",
+    "half": "fp16", "float32": "fp32", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
+}  # fmt: skip
+_VLLM_METHODS = {
+    "draft_model": "draft_model", "eagle": "eagle", "eagle3": "eagle3", "medusa": "medusa", "mlp_speculator": "medusa",
+    "mtp": "mtp", "ngram": "ngram", "ngram_gpu": "ngram", "suffix": "suffix", "dflash": "block",
+}  # fmt: skip
+_SGLANG_METHODS = {
+    "EAGLE": "eagle", "EAGLE3": "eagle3", "NEXTN": "mtp", "STANDALONE": "draft_model", "NGRAM": "ngram", "DFLASH": "block",
+}  # fmt: skip
+_TRTLLM_METHODS = {"MTP": "mtp", "EAGLE3": "eagle3", "EAGLE": "eagle3", "NGRAM": "ngram", "DRAFTTARGET": "draft_model",
+                   "DFLASH": "block", "MEDUSA": "medusa"}  # fmt: skip
+# Flags that would change a step's cost and are not priced from the command.
+_MATTER = (
+    "--cpu-offload-gb", "--swap-space", "--kv-transfer-config", "--enable-lora", "--enforce-eager", "--disable-cuda-graph",
+    "--attention-backend", "--speculative-attention-mode", "--enable-dp-attention", "--quantization-param-path",
+)  # fmt: skip
+
+
+@dataclass
+class ServerSettings:
+    """Sections of a scenario that a command states, and what of it was not understood."""
+
+    engine: str
+    sections: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def put(self, section: str, key: str, value: Any) -> None:
+        self.sections.setdefault(section, {})[key] = value
+
+
+def is_command(line: str) -> bool:
+    """Whether a line starts a server that is read here."""
+    return bool(re.search(r"\bvllm serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang serve\b", line))
+
+
+def read_command(path: str | Path) -> ServerSettings:
+    """The first server command of a file (a script, a note). Raises `SpecError` where there is none, or a flag is malformed."""
+    taken: list[str] = []
+    first = 0
+    for number, text in lines(path):
+        if not taken and not is_command(text):
+            continue
+        first = first or number
+        taken.append(text.rstrip().removesuffix("\\"))
+        if not text.rstrip().endswith("\\"):
+            break
+    if not taken:
+        raise SpecError([Problem(str(path), "", "must hold a command such as 'vllm serve MODEL …' or 'sglang.launch_server …'")])
+    return parse_command(" ".join(taken), f"{path}:{first}")
+
+
+def parse_command(text: str, where: str = "") -> ServerSettings:
+    """As `read_command`, from the text of one command."""
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError as error:
+        raise SpecError([Problem(where, "", f"must be a command line: {error}")]) from None
+    sglang = any("sglang" in word for word in words)
+    reader = _Flags(words, where)
+    return _sglang(reader) if sglang else _vllm(reader)
+
+
+def _is_value(word: str) -> bool:
+    """Whether a word is a value and no flag: a negative number may begin with a dash."""
+    return not word.startswith("-") or plain_scalar(word) != word
+
+
+class _Flags:
+    """``--name value``, ``--name=value`` and bare ``--name`` of a command, and its positional words."""
+
+    def __init__(self, words: list[str], where: str):
+        self.where = where
+        self.values: dict[str, str] = {}
+        self.plain: list[str] = []
+        index = 0
+        while index < len(words):
+            word = words[index]
+            if not word.startswith("-"):
+                self.plain.append(word)
+            else:
+                name, given, value = word.partition("=")
+                following = words[index + 1] if index + 1 < len(words) else None
+                if not given and following is not None and _is_value(following):
+                    value, index = following, index + 1
+                self.values["--" + name.lstrip("-").replace("_", "-")] = value
+            index += 1
+
+    def text(self, *names: str) -> str | None:
+        return next((self.values[name] for name in names if name in self.values), None)
+
+    def whole(self, *names: str) -> int | None:
+        return self._number(int, "a whole number", *names)
+
+    def fraction(self, *names: str) -> float | None:
+        return self._number(float, "a number", *names)
+
+    def _number(self, kind: Callable[[str], T], noun: str, *names: str) -> T | None:
+        name = next((name for name in names if name in self.values), None)
+        if name is None:
+            return None
+        try:
+            return kind(self.values[name])
+        except ValueError:
+            raise SpecError([Problem(self.where, name, f"must be {noun}", shown(self.values[name]))]) from None
+
+
+def _common(flags: _Flags, found: ServerSettings, model: str | None) -> None:
+    if model is None:
+        raise SpecError([Problem(flags.where, "", "must name a model")])
+    found.put("target", "model", model)
+    found.notes += [f"{name} is not priced" for name in _MATTER if name in flags.values]
+
+
+def _vllm(flags: _Flags) -> ServerSettings:
+    found = ServerSettings("vllm")
+    after = flags.plain.index("serve") + 1 if "serve" in flags.plain else len(flags.plain)
+    _common(flags, found, flags.text("--model") or (flags.plain[after] if after < len(flags.plain) else None))
+    _formats(flags, found, "--quantization", "--q", "--dtype")
+    for key, names in (
+        ("tensor_parallel_size", ("--tensor-parallel-size", "--tp")),
+        ("pipeline_parallel_size", ("--pipeline-parallel-size", "--pp")),
+        ("data_parallel_size", ("--data-parallel-size", "--dp")),
+    ):  # fmt: skip
+        if (size := flags.whole(*names)) is not None and size > 1:
+            found.put("parallel", key, size)
+    if "--enable-expert-parallel" in flags.values:
+        found.put("parallel", "expert_parallel", True)
+    for key in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+        if (value := flags.whole("--" + key.replace("_", "-"))) is not None:
+            found.put("limits", key, value)
+    if (share := flags.fraction("--gpu-memory-utilization")) is not None:
+        found.put("limits", "gpu_memory_utilization", share)
+    if (text := flags.text("--speculative-config")) is not None:
+        _vllm_speculation(text, flags.where, found)
+    return found
+
+
+def _vllm_speculation(text: str, where: str, found: ServerSettings) -> None:
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError):
+        raise SpecError([Problem(where, "--speculative-config", "must be a JSON object", shown(text))]) from None
+    if not isinstance(config, dict):
+        raise SpecError([Problem(where, "--speculative-config", "must be a JSON object", shown(text))])
+    method = config.get("method") or ("draft_model" if config.get("model") else None)
+    known = "mtp" if isinstance(method, str) and method.endswith("_mtp") else _VLLM_METHODS.get(str(method))
+    if known is None:
+        must = f"must have a method priced here ({', '.join(_VLLM_METHODS)})"
+        raise SpecError([Problem(where, "--speculative-config", must, shown(method))])
+    found.put("speculation", "method", known)
+    if isinstance(config.get("model"), str) and known not in ("ngram", "suffix"):
+        found.put("speculation", "drafter", config["model"])
+    table = config.get("num_speculative_tokens_per_batch_size")
+    if isinstance(table, list):
+        found.put("speculation", "by_batch", [list(row) for row in table])
+    elif isinstance(config.get("num_speculative_tokens"), int):
+        found.put("speculation", "num_speculative_tokens", config["num_speculative_tokens"])
+    else:
+        found.notes.append("num_speculative_tokens is not in the command: vLLM takes it from the drafter's config")
+    if isinstance(size := config.get("draft_tensor_parallel_size"), int):
+        found.put("parallel", "draft_tensor_parallel_size", size)
+    if config.get("use_heterogeneous_vocab"):
+        found.put("speculation", "heterogeneous_vocabulary", True)
+
+
+def _sglang(flags: _Flags) -> ServerSettings:
+    found = ServerSettings("sglang")
+    _common(flags, found, flags.text("--model-path", "--model"))
+    _formats(flags, found, "--quantization", "--dtype")
+    if (size := flags.whole("--tp-size", "--tp", "--tensor-parallel-size")) is not None and size > 1:
+        found.put("parallel", "tensor_parallel_size", size)
+    for key, names in (
+        ("max_num_seqs", ("--max-running-requests",)), ("max_num_batched_tokens", ("--chunked-prefill-size",)),
+        ("max_model_len", ("--context-length",)),
+    ):  # fmt: skip
+        if (value := flags.whole(*names)) is not None and value > 0:
+            found.put("limits", key, value)
+    if (share := flags.fraction("--mem-fraction-static")) is not None:
+        found.put("limits", "gpu_memory_utilization", share)
+    algorithm = flags.text("--speculative-algorithm", "--speculative-algo")
+    if algorithm is None:
+        return found
+    if algorithm.upper() not in _SGLANG_METHODS:
+        must = f"must be an algorithm priced here ({', '.join(_SGLANG_METHODS)})"
+        raise SpecError([Problem(flags.where, "--speculative-algorithm", must, shown(algorithm))])
+    found.put("speculation", "method", _SGLANG_METHODS[algorithm.upper()])
+    if (drafter := flags.text("--speculative-draft-model-path", "--speculative-draft-model")) is not None:
+        found.put("speculation", "drafter", drafter)
+    steps, width = flags.whole("--speculative-num-steps"), flags.whole("--speculative-eagle-topk") or 1
+    nodes = flags.whole("--speculative-num-draft-tokens")
+    if width > 1 and steps is not None and nodes is not None:
+        found.put("speculation", "tree", {"steps": steps, "topk": width, "draft_tokens": nodes})
+    elif steps is not None or nodes is not None:
+        found.put("speculation", "num_speculative_tokens", steps if steps is not None else (nodes or 2) - 1)
+    else:
+        found.notes.append("the number of steps is not in the command: SGLang chooses it by model")
+    return found
+
+
+def _formats(flags: _Flags, found: ServerSettings, *names: str) -> None:
+    text = flags.text(*names)
+    if text in _FORMATS:
+        found.put("target", "weights", _FORMATS[text])
+    elif text not in (None, "auto"):
+        found.notes.append(f"the type {text} is not known here: say target.weights in the scenario")
+    cache = flags.text("--kv-cache-dtype")
+    if cache in _FORMATS:
+        found.put("target", "kv_cache", _FORMATS[cache])
+
+
+def read_trtllm(path: str | Path) -> ServerSettings:
+    """The `speculative_config` and limits of a TensorRT-LLM YAML. Raises `SpecError`. The model is not in such a file."""
+    document = load_yaml(path)
+    if not isinstance(document.data, dict):
+        raise SpecError([document.problem((), "must be a mapping with speculative_config", document.data)])
+    found = ServerSettings("trtllm")
+    for key, ours in (
+        ("max_batch_size", "max_num_seqs"),
+        ("max_num_tokens", "max_num_batched_tokens"),
+        ("max_seq_len", "max_model_len"),
+    ):
+        if isinstance(value := document.data.get(key), int):
+            found.put("limits", ours, value)
+    if isinstance(size := document.data.get("tensor_parallel_size"), int) and size > 1:
+        found.put("parallel", "tensor_parallel_size", size)
+    config: Mapping[str, Any] | None = document.data.get("speculative_config")
+    if not isinstance(config, dict):
+        return found
+    kind = str(config.get("decoding_type", ""))
+    if kind.upper() not in _TRTLLM_METHODS:
+        location = ("speculative_config", "decoding_type")
+        raise SpecError([document.problem(location, "must be a type priced here", kind, _TRTLLM_METHODS)])
+    method = _TRTLLM_METHODS[kind.upper()]
+    found.put("speculation", "method", method)
+    drafter = config.get("speculative_model") or config.get("speculative_model_dir")
+    if isinstance(drafter, str):
+        found.put("speculation", "drafter", drafter)
+    tokens = config.get("num_nextn_predict_layers") if method == "mtp" else config.get("max_draft_len")
+    if not isinstance(tokens, int):
+        tokens = config.get("max_draft_len")
+    limit = config.get("max_concurrency")
+    if isinstance(tokens, int) and isinstance(limit, int):
+        found.put("speculation", "by_batch", [[1, limit, tokens]])
+    elif isinstance(tokens, int):
+        found.put("speculation", "num_speculative_tokens", tokens)
+    return found

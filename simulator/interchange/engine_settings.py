@@ -1,0 +1,210 @@
+"""A speculation setting in the words of the engines that accept it: vLLM JSON, SGLang flags, TensorRT-LLM YAML, llama.cpp flags.
+
+`FIELDS` records which keys each engine's release takes (vLLM 0.26, SGLang 0.5.23, TensorRT-LLM's documents of 2026, llama.cpp of
+2026); nothing else is ever written. What an engine cannot do is said, not approximated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import yaml
+
+from simulator.speculation import Tree
+
+ENGINES = ("vllm", "sglang", "trtllm", "llamacpp")
+FIELDS = {
+    "vllm": {
+        "method", "model", "num_speculative_tokens", "draft_tensor_parallel_size", "use_heterogeneous_vocab",
+        "num_speculative_tokens_per_batch_size", "rejection_sample_method", "synthetic_acceptance_rates",
+        "synthetic_acceptance_length",
+    },
+    "sglang": {
+        "--speculative-algorithm", "--speculative-draft-model-path", "--speculative-num-steps", "--speculative-eagle-topk",
+        "--speculative-num-draft-tokens", "--speculative-adaptive", "--speculative-adaptive-config",
+        "--speculative-dflash-block-size",
+    },
+    "trtllm": {
+        "decoding_type", "max_draft_len", "speculative_model", "num_nextn_predict_layers", "max_concurrency",
+        "max_matching_ngram_size", "use_dynamic_tree", "dynamic_tree_max_topK", "max_total_draft_tokens",
+    },
+    "llamacpp": {"--model-draft", "--spec-type", "--spec-draft-n-max"},
+}  # fmt: skip
+_SGLANG = {"eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "NEXTN", "draft_model": "STANDALONE", "ngram": "NGRAM", "block": "DFLASH"}
+_TRTLLM = {"eagle3": "Eagle3", "mtp": "MTP", "draft_model": "DraftTarget", "ngram": "NGram", "block": "DFlash"}
+_LLAMACPP = {"draft_model": "draft-simple", "mtp": "draft-mtp", "eagle3": "draft-eagle3", "ngram": "ngram-simple"}
+_VLLM = {name: name for name in ("draft_model", "eagle", "eagle3", "medusa", "mtp", "ngram", "suffix")} | {"block": "dflash"}
+_NAMED = ("draft_model", "eagle", "eagle3", "medusa", "block")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is to be set. drafter: name or path, None where the method has none. by_batch: (first, last, γ), 0 = off."""
+
+    method: str
+    num_speculative_tokens: int
+    drafter: str | None = None
+    draft_tensor_parallel_size: int | None = None
+    by_batch: tuple[tuple[int, int, int], ...] | None = None
+    tree: Tree | None = None
+    heterogeneous_vocabulary: bool = False
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """Text to paste. file: a file the text belongs into, "" for the command line. notes: what it does not say."""
+
+    engine: str
+    text: str
+    file: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class NotExpressibleError(ValueError):
+    """The engine has no such setting; the text says which."""
+
+
+def snippets(engine: str, setting: Setting) -> tuple[Snippet, ...]:
+    """The setting for one of `ENGINES`. Raises `NotExpressibleError` where the engine cannot do it."""
+    return _WRITERS[engine](setting)
+
+
+def forced_acceptance(engine: str, setting: Setting, rates: Sequence[float]) -> Snippet:
+    """How the engine is held to acceptance rates per position (unconditional), so that a run measures timing alone.
+
+    vLLM takes the rates; the others take τ only, which gives the same mean with another spread. Raises
+    `NotExpressibleError` where an engine has no such switch.
+    """
+    length = 1 + sum(rates)
+    if engine == "vllm":
+        config = _vllm_config(setting) | {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": list(rates)}
+        return Snippet("vllm", f"--speculative-config '{json.dumps(config)}'")
+    if engine == "sglang":
+        return Snippet("sglang", f"SGLANG_SIMULATE_ACC_LEN={length:.4g} SGLANG_SIMULATE_ACC_METHOD=match-expected")
+    if engine == "trtllm":
+        return Snippet("trtllm", f"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS={length - 1:.4g}", notes=("drafts only: τ - 1",))
+    raise NotExpressibleError(f"{engine} has no switch that forces acceptance")
+
+
+def _named(setting: Setting) -> str | None:
+    if setting.method in _NAMED and setting.drafter is None:
+        raise NotExpressibleError(f"method {setting.method} must name its drafter: give the scenario one")
+    return setting.drafter if setting.method in _NAMED else None
+
+
+def _supported(engine: str, setting: Setting, names: dict[str, str]) -> str:
+    if setting.method not in names:
+        raise NotExpressibleError(f"{engine} has no {setting.method} drafting (it has {', '.join(sorted(names))})")
+    return names[setting.method]
+
+
+# ---------------------------------------------------------------------------------------------------------------- vLLM
+
+
+def _vllm_config(setting: Setting) -> dict[str, object]:
+    if setting.tree is not None and not setting.tree.is_chain:
+        raise NotExpressibleError("vllm drafts chains; draft trees are SGLang's")
+    config: dict[str, object] = {"method": _supported("vllm", setting, _VLLM)}
+    if (drafter := _named(setting)) is not None:
+        config["model"] = drafter
+    config["num_speculative_tokens"] = setting.num_speculative_tokens
+    if setting.draft_tensor_parallel_size is not None and setting.method in ("draft_model", "eagle", "eagle3"):
+        config["draft_tensor_parallel_size"] = setting.draft_tensor_parallel_size
+    if setting.heterogeneous_vocabulary:
+        config["use_heterogeneous_vocab"] = True
+    if setting.by_batch is not None:
+        config["num_speculative_tokens_per_batch_size"] = [list(row) for row in setting.by_batch]
+    return config
+
+
+def _vllm(setting: Setting) -> tuple[Snippet, ...]:
+    return (Snippet("vllm", f"--speculative-config '{json.dumps(_vllm_config(setting))}'"),)
+
+
+# -------------------------------------------------------------------------------------------------------------- SGLang
+
+
+def _sglang(setting: Setting) -> tuple[Snippet, ...]:
+    algorithm = _supported("sglang", setting, _SGLANG)
+    flags = [f"--speculative-algorithm {algorithm}"]
+    if (drafter := _named(setting)) is not None:
+        flags.append(f"--speculative-draft-model-path {drafter}")
+    tree = setting.tree
+    if setting.method == "block":
+        flags.append(f"--speculative-num-draft-tokens {setting.num_speculative_tokens + 1}")
+    elif setting.method != "ngram":
+        steps, width, nodes = (tree.steps, tree.width, tree.nodes) if tree is not None else (setting.num_speculative_tokens, 1, 0)
+        flags += [f"--speculative-num-steps {steps}", f"--speculative-eagle-topk {width}"]
+        flags.append(f"--speculative-num-draft-tokens {nodes or steps + 1}")
+    else:
+        flags.append(f"--speculative-num-draft-tokens {setting.num_speculative_tokens + 1}")
+    notes = ("draft tokens count the root: γ + 1 on a chain",)
+    if setting.by_batch is None:
+        return (Snippet("sglang", " ".join(flags), notes=notes),)
+    if setting.method not in ("eagle", "eagle3") or (tree is not None and not tree.is_chain):
+        raise NotExpressibleError("sglang adapts the number of steps for EAGLE and EAGLE3 chains only")
+    table = {str(first): {"candidate_steps": [gamma]} for first, _, gamma in setting.by_batch}
+    flags += ["--speculative-adaptive", "--speculative-adaptive-config adaptive.json"]
+    return (
+        Snippet("sglang", " ".join(flags), notes=notes),
+        Snippet("sglang", json.dumps(table, indent=2), "adaptive.json", ("keys are the smallest batch of each row",)),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- TensorRT-LLM
+
+
+def _trtllm(setting: Setting) -> tuple[Snippet, ...]:
+    config: dict[str, object] = {"decoding_type": _supported("trtllm", setting, _TRTLLM)}
+    if (drafter := _named(setting)) is not None:
+        config["speculative_model"] = drafter
+    if setting.method == "mtp":
+        config["num_nextn_predict_layers"] = setting.num_speculative_tokens
+    else:
+        config["max_draft_len"] = setting.num_speculative_tokens
+    if setting.tree is not None and not setting.tree.is_chain:
+        if setting.method != "eagle3":
+            raise NotExpressibleError("trtllm drafts trees with Eagle3 only")
+        config |= {
+            "max_draft_len": setting.tree.steps, "use_dynamic_tree": True, "dynamic_tree_max_topK": setting.tree.width,
+            "max_total_draft_tokens": setting.tree.nodes - 1,
+        }  # fmt: skip
+    if setting.by_batch is not None:
+        config["max_concurrency"] = _off_above(setting.by_batch)
+    return (Snippet("trtllm", yaml.safe_dump({"speculative_config": config}, sort_keys=False), "config.yaml"),)
+
+
+def _off_above(by_batch: tuple[tuple[int, int, int], ...]) -> int:
+    """The batch above which a table switches off. Raises `NotExpressibleError` for a table that does anything else."""
+    on = sorted(row for row in by_batch if row[2])
+    whole = on[0][0] == 1 and all(before[1] + 1 == row[0] for before, row in pairwise(on))
+    if not whole or len({gamma for _, _, gamma in on}) > 1:
+        raise NotExpressibleError("trtllm switches off above one batch size (max_concurrency); it has no γ by batch")
+    return on[-1][1]
+
+
+# ----------------------------------------------------------------------------------------------------------- llama.cpp
+
+
+def _llamacpp(setting: Setting) -> tuple[Snippet, ...]:
+    if setting.by_batch is not None:
+        raise NotExpressibleError("llamacpp has no γ by batch")
+    if setting.tree is not None and not setting.tree.is_chain:
+        raise NotExpressibleError("llamacpp drafts chains")
+    flags = [f"--spec-type {_supported('llamacpp', setting, _LLAMACPP)}"]
+    if (drafter := _named(setting)) is not None:
+        flags.append(f"--model-draft {drafter}")
+    flags.append(f"--spec-draft-n-max {setting.num_speculative_tokens}")
+    notes = ("--model-draft takes a GGUF file",) if drafter is not None else ()
+    return (Snippet("llamacpp", " ".join(flags), notes=notes),)
+
+
+_WRITERS: dict[str, Callable[[Setting], tuple[Snippet, ...]]] = {
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "trtllm": _trtllm,
+    "llamacpp": _llamacpp,
+}

@@ -1,0 +1,164 @@
+"""vLLM's server log: the speculation line of three generations, the engine line, and the memory lines of the start.
+
+    current   SpecDecoding metrics: Mean acceptance length: …, Accepted: … tokens, Drafted: … tokens, Per-position …
+    V1, 2025  SpecDecoding metrics: Draft acceptance rate: …%, Mean acceptance length: …, Accepted: …, Drafted: …, Per-position …
+    V0        Speculative metrics: Draft acceptance rate: …, Number of speculative tokens: …, Number of emitted tokens: …
+
+The first two count one period a line; V0 counts since the start, and its "accepted" holds tokens after the first rejection, so
+that τ is emitted tokens over rounds. Fields are found by name, since their order changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from simulator.acceptance.rates import AcceptanceCounters
+from simulator.interchange.observed import Collector, ObservedRun, Reading, lines
+from simulator.spec import Problem, SpecError
+
+FORMAT = "vllm-log"
+_NUMBER = r"([-+]?[\d,]*\.?\d+(?:[eE][-+]?\d+)?|nan|inf)"
+_LENGTH = re.compile(r"Mean acceptance length: " + _NUMBER)
+_ACCEPTED = re.compile(r"\bAccepted: " + _NUMBER + r" tokens")
+_DRAFTED = re.compile(r"\bDrafted: " + _NUMBER + r" tokens")
+_POSITIONS = re.compile(r"Per-position acceptance rate: ((?:[\d.]+|nan)(?:, (?:[\d.]+|nan))*)")
+_V0 = {
+    "gamma": re.compile(r"Number of speculative tokens: (\d+)"),
+    "drafted": re.compile(r"Number of draft tokens: (\d+)"),
+    "emitted": re.compile(r"Number of emitted tokens: (\d+)"),
+}
+_ENGINE = re.compile(
+    r"Avg generation throughput: "
+    + _NUMBER
+    + r" tokens/s, Running: (\d+) reqs?, (?:Swapped: \d+ reqs, )?(?:Waiting|Pending): (\d+) reqs"
+)
+_KV = {
+    "kv_cache_bytes": (re.compile(r"Available KV cache memory: " + _NUMBER + " GiB"), 2.0**30, "GiB · 2^30"),
+    "kv_cache_tokens": (re.compile(r"GPU KV cache size: " + _NUMBER + " tokens"), 1.0, "as printed"),
+}
+
+
+def is_log(line: str) -> bool:
+    """Whether a line is one of the lines read here."""
+    return "SpecDecoding metrics:" in line or "Speculative metrics:" in line or _ENGINE.search(line) is not None
+
+
+def read(path: str | Path) -> Iterator[ObservedRun]:
+    """One run: the whole log. Raises `SpecError` where it has no line that is known, or counts of nothing."""
+    log = _Log(str(path))
+    for number, text in lines(path):
+        log.take(number, text)
+    yield log.run()
+
+
+class _Log:
+    def __init__(self, source: str):
+        self.source = source
+        self.found = Collector(source)
+        self.periods: list[_Period] = []
+        self.since_start: tuple[int, dict[str, int]] | None = None
+        self.engine: list[tuple[float, int, int]] = []
+        self.unreadable = 0
+
+    def take(self, number: int, text: str) -> None:
+        if "SpecDecoding metrics:" in text:
+            period = _period(text)
+            if period is None:
+                self.unreadable += 1
+            else:
+                self.periods.append(period)
+        elif "Speculative metrics:" in text:
+            values = {name: pattern.search(text) for name, pattern in _V0.items()}
+            if all(values.values()):
+                self.since_start = number, {name: int(match[1]) for name, match in values.items() if match}
+        elif match := _ENGINE.search(text):
+            self.engine.append((_number(match[1]), int(match[2]), int(match[3])))
+        else:
+            for ours, (pattern, scale, how) in _KV.items():
+                if match := pattern.search(text):
+                    self.found.readings[ours] = Reading(
+                        _number(match[1]) * scale, "start-up line", f"{self.source}:{number}", how
+                    )
+
+    def run(self) -> ObservedRun:
+        notes = [f"{self.unreadable} periods without drafts (nan) were left out"] if self.unreadable else []
+        counts = None
+        if self.periods:
+            counts = self._sum_of_periods()
+        elif self.since_start is not None:
+            counts = self._of_v0(*self.since_start)
+        elif self.unreadable:
+            self.found.problem("SpecDecoding metrics", "must have a period in which something was drafted", "nan only")
+        elif not self.engine:
+            must = "must hold lines of vLLM such as 'SpecDecoding metrics: …' or 'Avg generation throughput: …'"
+            raise SpecError([Problem(self.source, "", must)])
+        self.found.raise_problems()
+        busy = [each for each in self.engine if each[1] > 0]
+        if busy:
+            how = f"mean of {len(busy)} lines with running requests"
+            self.found.derived("concurrency_mean", sum(each[1] for each in busy) / len(busy), "Running", how)
+            self.found.derived("output_tokens_per_s", sum(each[0] for each in busy) / len(busy), "Avg generation throughput", how)
+        return ObservedRun(FORMAT, self.source, self.found.readings, counts, None, tuple(notes))
+
+    def _sum_of_periods(self) -> AcceptanceCounters | None:
+        gammas = {len(period.positions) for period in self.periods if period.positions}
+        if len(gammas) > 1:
+            self.found.problem("Per-position acceptance rate", "must have one number of positions in a log", sorted(gammas))
+            return None
+        gamma = next(iter(gammas), None)
+        rounds = [period.rounds(gamma) for period in self.periods]
+        drafts, drafted = sum(rounds), sum(period.drafted for period in self.periods)
+        accepted = sum(period.accepted for period in self.periods)
+        how = f"summed over {len(self.periods)} periods"
+        self.found.derived("mean_acceptance_length", 1 + accepted / drafts, "Accepted, Drafted", how)
+        if gamma is not None:
+            rates = tuple(
+                sum(n * period.positions[i] for n, period in zip(rounds, self.periods, strict=True)) / drafts
+                for i in range(gamma)
+            )
+            self.found.derived("acceptance_rates_per_position", rates, "Per-position acceptance rate", f"unconditional, {how}")
+            self.found.derived("num_speculative_tokens", gamma, "Per-position acceptance rate", "its number of positions")
+        return AcceptanceCounters(min(round(drafts), drafted), drafted, accepted)
+
+    def _of_v0(self, number: int, values: dict[str, int]) -> AcceptanceCounters | None:
+        gamma, drafted, emitted = values["gamma"], values["drafted"], values["emitted"]
+        if gamma == 0 or drafted < gamma:
+            self.found.problem("Number of draft tokens", "must be above 0: speculation was not running", drafted)
+            return None
+        rounds = drafted // gamma
+        if not rounds <= emitted <= rounds * (gamma + 1):
+            self.found.problem("Number of emitted tokens", f"must be from {rounds} to {rounds * (gamma + 1)}", emitted)
+            return None
+        how = "emitted tokens / (draft tokens / speculative tokens), since the start"
+        self.found.derived("mean_acceptance_length", emitted / rounds, f"line {number}", how)
+        self.found.derived("num_speculative_tokens", gamma, "Number of speculative tokens", "as printed")
+        return AcceptanceCounters(rounds, drafted, emitted - rounds)
+
+
+class _Period:
+    """One line's counters."""
+
+    def __init__(self, length: float, accepted: int, drafted: int, positions: tuple[float, ...]):
+        self.length, self.accepted, self.drafted, self.positions = length, accepted, drafted, positions
+
+    def rounds(self, gamma: int | None) -> float:
+        """Rounds of the period: not printed. Drafted / γ where that gives the printed length, else accepted / (length - 1)."""
+        if gamma and abs(1 + self.accepted * gamma / self.drafted - self.length) <= 0.011:
+            return self.drafted / gamma
+        return self.accepted / (self.length - 1) if self.length > 1 else self.drafted / (gamma or 1)
+
+
+def _period(text: str) -> _Period | None:
+    """The counters of a line; None where a number is missing or nan, as in a period without drafts."""
+    length, accepted, drafted = (pattern.search(text) for pattern in (_LENGTH, _ACCEPTED, _DRAFTED))
+    if length is None or accepted is None or drafted is None or length[1] == "nan" or _number(drafted[1]) < 1:
+        return None
+    positions = _POSITIONS.search(text)
+    rates = tuple(float(rate) for rate in positions[1].split(", ")) if positions and "nan" not in positions[1] else ()
+    return _Period(_number(length[1]), round(_number(accepted[1])), round(_number(drafted[1])), rates)
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))

@@ -1,0 +1,182 @@
+"""Settings written for engines hold only keys that those engines take, and read back as the same settings."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.__main__ import main
+from simulator.interchange.detection import read_files
+from simulator.interchange.engine_flags import parse_command, read_trtllm
+from simulator.interchange.engine_settings import ENGINES, FIELDS, NotExpressibleError, Setting, forced_acceptance, snippets
+from simulator.scenario import load_scenario
+from simulator.spec import SpecError
+from simulator.speculation import METHODS, Tree
+
+NAMED = ("draft_model", "eagle", "eagle3", "medusa", "block")
+COMMAND = {"vllm": "vllm serve meta/target ", "sglang": "python -m sglang.launch_server --model-path meta/target "}
+
+
+def methods() -> list[str]:
+    return [method for method in METHODS if method != "none"]
+
+
+@st.composite
+def some_settings(draw: st.DrawFn) -> Setting:
+    method = draw(st.sampled_from(methods()))
+    gamma = draw(st.integers(1, 12))
+    tree = by_batch = None
+    if method in ("eagle", "eagle3") and draw(st.booleans()):
+        width = draw(st.integers(2, 8))
+        tree = Tree(nodes=draw(st.integers(width, 32)), steps=draw(st.integers(1, 6)), width=width)
+    elif draw(st.booleans()):
+        cut = draw(st.integers(1, 64))
+        by_batch = ((1, cut, gamma), (cut + 1, 512, draw(st.integers(0, gamma))))
+    return Setting(
+        method, gamma, "owner/drafter" if method in NAMED else None, draw(st.sampled_from([None, 1, 2])), by_batch, tree
+    )
+
+
+def written_keys(engine: str, text: str, file: str) -> set[str]:
+    if engine == "trtllm":
+        return set(yaml.safe_load(text)["speculative_config"])
+    if file == "adaptive.json":
+        return set()
+    words = shlex.split(text)
+    if engine == "vllm":
+        assert words[0] == "--speculative-config"
+        return set(json.loads(words[1]))
+    return {word for word in words if word.startswith("--")}
+
+
+@given(setting=some_settings(), engine=st.sampled_from(ENGINES))
+def test_only_keys_that_the_engine_takes_are_written(setting: Setting, engine: str) -> None:
+    try:
+        found = snippets(engine, setting)
+    except NotExpressibleError:
+        return
+    for snippet in found:
+        assert written_keys(engine, snippet.text, snippet.file) <= FIELDS[engine]
+
+
+@given(setting=some_settings())
+def test_vllm_and_sglang_settings_read_back(setting: Setting) -> None:
+    for engine, start in COMMAND.items():
+        try:
+            found = snippets(engine, setting)[0]
+        except NotExpressibleError:
+            continue
+        sections = parse_command(start + found.text).sections
+        assert sections["target"] == {"model": "meta/target"}
+        speculation: dict[str, Any] = sections["speculation"]
+        assert speculation["method"] == setting.method
+        assert speculation.get("drafter") == setting.drafter
+        if setting.tree is not None:
+            tree = setting.tree
+            assert speculation["tree"] == {"steps": tree.steps, "topk": tree.width, "draft_tokens": tree.nodes}
+        elif setting.by_batch is not None and engine == "vllm":
+            assert speculation["by_batch"] == [list(row) for row in setting.by_batch]
+        else:
+            assert speculation["num_speculative_tokens"] == setting.num_speculative_tokens
+
+
+@given(setting=some_settings())
+def test_tensorrt_llm_settings_read_back(setting: Setting, tmp_path_factory: pytest.TempPathFactory) -> None:
+    try:
+        found = snippets("trtllm", setting)[0]
+    except NotExpressibleError:
+        return
+    path = tmp_path_factory.mktemp("trtllm") / "config.yaml"
+    path.write_text(found.text)
+    speculation = read_trtllm(path).sections["speculation"]
+    assert speculation["method"] == setting.method
+    if setting.by_batch is not None:
+        on = [row for row in setting.by_batch if row[2]]
+        assert speculation["by_batch"] == [[1, on[-1][1], setting.num_speculative_tokens]]
+    elif setting.tree is None:
+        assert speculation["num_speculative_tokens"] == setting.num_speculative_tokens
+
+
+@pytest.mark.parametrize(
+    ("engine", "setting", "reason"),
+    [
+        ("vllm", Setting("layer_skip", 4), "no layer_skip"),
+        ("vllm", Setting("eagle3", 4, "a/b", tree=Tree(8, 3, 4)), "chains"),
+        ("trtllm", Setting("ngram", 4, by_batch=((1, 8, 4), (9, 64, 2))), "no γ by batch"),
+        ("llamacpp", Setting("ngram", 4, by_batch=((1, 8, 4),)), "no γ by batch"),
+        ("sglang", Setting("mtp", 3, by_batch=((1, 8, 3),)), "EAGLE3 chains only"),
+        ("vllm", Setting("eagle3", 4), "name its drafter"),
+    ],
+)
+def test_what_an_engine_cannot_do_is_said(engine: str, setting: Setting, reason: str) -> None:
+    with pytest.raises(NotExpressibleError, match=reason):
+        snippets(engine, setting)
+
+
+def test_forced_acceptance_is_the_same_acceptance_in_each_engines_count() -> None:
+    setting, rates = Setting("eagle3", 3, "a/b"), [0.62, 0.35, 0.2]
+    config = json.loads(shlex.split(forced_acceptance("vllm", setting, rates).text)[1])
+    assert (config["rejection_sample_method"], config["synthetic_acceptance_rates"]) == ("synthetic", rates)
+    assert "SGLANG_SIMULATE_ACC_LEN=2.17 " in forced_acceptance("sglang", setting, rates).text  # bonus counted
+    assert forced_acceptance("trtllm", setting, rates).text.endswith("=1.17")  # drafts only
+    with pytest.raises(NotExpressibleError):
+        forced_acceptance("llamacpp", setting, rates)
+
+
+def test_a_serve_command_becomes_a_scenario(tmp_path: Path) -> None:
+    script = tmp_path / "serve.sh"
+    script.write_text(
+        "#!/bin/sh\nexport A=1\nvllm serve meta-llama/Llama-3.1-8B-Instruct --port 8000 -tp 2 \\\n"
+        "  --max-num-seqs=64 --max-model-len 16384 --gpu-memory-utilization 0.85 --kv-cache-dtype fp8 \\\n"
+        '  --speculative-config \'{"method": "eagle3", "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "num_speculative_tokens": 3}\'\n'
+        "echo done\n"
+    )
+    server = read_files([script]).server
+    assert server is not None
+    assert server.sections["limits"] == {"max_num_seqs": 64, "max_model_len": 16384, "gpu_memory_utilization": 0.85}
+    out = tmp_path / "out"
+    words = ["--hardware", "h100_sxm", "--workload", "azure_conv_2023", "--rate-per-s", "4", "--json", "--out", str(out)]
+    assert main(["import", str(script), *words]) == 0
+    loaded = load_scenario(out / "scenario.yaml")
+    deployment = loaded.deployment
+    assert (deployment.tensor_parallel_size, deployment.kv_cache, deployment.method) == (2, "fp8", "eagle3")
+    assert (loaded.limits.max_num_seqs, loaded.gammas) == (64, (3,))
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("vllm serve", "name a model"),
+        ("vllm serve m -tp two", "whole number"),
+        ("vllm serve m --speculative-config '{bad'", "JSON object"),
+        ('vllm serve m --speculative-config \'{"method": "custom_class"}\'', "method priced here"),
+        ("vllm serve 'm", "command line"),
+        ("sglang.launch_server --model-path m --speculative-algorithm UNO", "algorithm priced here"),
+    ],
+)
+def test_a_command_that_cannot_be_read_is_refused_by_its_flag(command: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        parse_command(command, "serve.sh:1")
+
+
+def test_flags_that_would_change_the_price_are_said() -> None:
+    notes = parse_command("vllm serve m --enforce-eager --port 80 --cpu-offload-gb 4").notes
+    assert notes == ["--cpu-offload-gb is not priced", "--enforce-eager is not priced"]
+
+
+def test_export_prints_what_to_paste(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "quickstart", "--gamma", "3"]) == 0
+    words = shlex.split(capsys.readouterr().out)
+    config = json.loads(words[1])
+    assert (config["method"], config["num_speculative_tokens"]) == ("eagle3", 3)
+    assert main(["export", "quickstart"]) == 2
+    assert "--gamma" in capsys.readouterr().err
+    assert main(["export", "quickstart", "--gamma", "3", "--engine", "vlm"]) == 2
+    assert "did you mean vllm?" in capsys.readouterr().err
