@@ -110,7 +110,7 @@ def test_a_trace_with_depths_is_summarised_to_its_depth() -> None:
     rows = np.array([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0], [1.0, 0.0]])
     summary = summarise(TraceAcceptance(rows, np.array([4]), category=np.array(["code"])))
     assert [at.num_speculative_tokens for at in summary.lengths] == [1, 2]
-    assert summary.lengths[1].mean_acceptance_length == 2.0  # rounds start at 0 (2 accepted) and at 3
+    assert summary.lengths[1].mean_acceptance_length == 1.5  # rounds start at 1 (1 accepted) and at 3
     assert summary.acceptance_rate == 0.75
     assert list(summary.by_category) == ["code"]
 

@@ -148,10 +148,10 @@ def test_sampled_rounds_are_those_the_replay_of_their_text_expects(pairs: dict[s
             pair.target, pair.drafter, ids, tokens, gamma, sampling=sampling, seed=index, eos_ids=pair.eos_ids
         )
         if len(real.tokens) > 1:
-            after_prefill = retraced(pair, [*ids, real.tokens[0]], real.tokens[1:], sampling)
-            counts = [len(walk(after_prefill, gamma, seed)) for seed in range(100)]
+            law = retraced(pair, ids, real.tokens, sampling)
+            counts = [len(walk(law, gamma, seed)) for seed in range(100)]
             rounds += len(real.rounds)
-            expected += after_prefill.rounds(gamma)
+            expected += law.rounds(gamma)
             variance += float(np.var(counts))
     assert rounds >= 300
     assert abs(rounds - expected) <= 2 * math.sqrt(variance), (rounds, expected, math.sqrt(variance))
@@ -165,9 +165,9 @@ def retraced(pair: Pair, ids: list[int], tokens: tuple[int, ...], sampling: Samp
 
 
 def walk(law: TraceAcceptance, gamma: int, seed: int) -> list[int]:
-    """Accepted drafts of each round of one replay."""
+    """Accepted drafts of each round of one replay, which starts after the token of the prefill."""
     length = int(law.lengths.sum())
-    path, position, accepted = law.path(0, length, seed=seed), 0, []
+    path, position, accepted = law.path(0, length, seed=seed), 1, []
     while position < length:
         proposed = path.proposed(position, min(gamma, length - position - 1))
         accepted.append(path.accepted(position, proposed) if proposed else 0)
@@ -187,7 +187,7 @@ def test_replay_of_independent_text_gives_the_sampled_tokens_per_round(pairs: di
         trace = as_law(
             trace_prompt(pair.target, pair.drafter, ids, 48, sampling=sampling, seed=2000 + index, eos_ids=pair.eos_ids)
         )
-        replayed.append((int(trace.lengths[0]), trace.rounds(gamma)))
+        replayed.append((int(trace.lengths[0]) - 1, trace.rounds(gamma)))
     assert sum(rounds for _, rounds in real) >= 300
     (ours, error), (theirs, other_error) = ratio(real), ratio(replayed)
     assert abs(ours - theirs) <= 2 * math.hypot(error, other_error)

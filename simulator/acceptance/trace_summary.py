@@ -107,11 +107,12 @@ def lengths_with_intervals(trace: TraceAcceptance, counts: Sequence[int], seed: 
     generator = np.random.default_rng([seed, *b"trace-bootstrap"])
     prompts = list(trace.prompts())
     drawn = generator.integers(len(prompts), size=(_RESAMPLES, len(prompts)))
-    tokens = trace.lengths[drawn].sum(axis=1)
+    tokens = (trace.lengths - 1)[drawn].sum(axis=1)  # the prefill emits the first
     found = []
     for count in counts:
         rounds = np.array([prompt.rounds(count) for prompt in prompts])
-        low, high = np.quantile(tokens / rounds[drawn].sum(axis=1), _INTERVAL)
+        together = rounds[drawn].sum(axis=1)
+        low, high = np.quantile(np.divide(tokens, together, out=np.ones(len(tokens)), where=together > 0), _INTERVAL)
         length = trace.mean_acceptance_length(count)
         found.append(LengthAt(count, length, float(low), float(high), trace.draft_acceptance_rate(count)))
     return tuple(found)

@@ -74,7 +74,7 @@ def experts_touched(num_experts: int, top_k: int, tokens: float, popularity_shap
     >>> experts_touched(128, 8, 1), round(experts_touched(128, 8, 1, 0.5), 9)
     (8.0, 8.0)
     >>> round(experts_touched(128, 8, 8)), round(experts_touched(128, 8, 8, 0.5))
-    (52, 39)
+    (52, 40)
     """
     if math.isinf(popularity_shape) or top_k >= num_experts:
         return float(num_experts * (1.0 - (1.0 - top_k / num_experts) ** tokens))
