@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, uniform_pass
-from simulator.cost.roofline import Bound
+from simulator.cost.roofline import Bound, smaller
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import Tree
 
@@ -88,7 +90,7 @@ def _itself(drafter: Drafter, gamma: int, sequences: int, context: float) -> lis
     """γ passes of the target's own layers over its own cache, or over `kv_tokens` of it: nothing to catch up."""
     passes = drafter.passes
     assert passes is not None
-    read = min(context, drafter.kv_tokens or context)
+    read = smaller(context, drafter.kv_tokens) if drafter.kv_tokens else context
     each = passes.price(uniform_pass(sequences, 1, read, passes.window))
     return _terms(drafter, each.seconds, each.bound, (gamma - 1) * each.seconds, each.bound, gamma)
 
@@ -116,7 +118,7 @@ def _terms(drafter: Drafter, first_s: float, first: Bound, later_s: float, later
         CostTerm("draft_later_passes", later_s, later),
         CostTerm("draft_launches", count * drafter.step_overhead_s, "host"),
     ]
-    return [term for term in terms if term.seconds > 0]
+    return [term for term in terms if np.any(term.seconds)]
 
 
 def _first_pass(drafter: Drafter, gamma: int) -> tuple[float, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from simulator.architecture import Experts, LayerGroup, ModelArchitecture
 from simulator.cost.roofline import (
@@ -18,9 +19,12 @@ from simulator.cost.roofline import (
     all_reduce_s,
     elementwise_s,
     experts_touched,
+    first_round,
     gemm,
     grouped_gemm,
+    larger,
     serial_walk_attention,
+    smaller,
     split_kv_attention,
     walk_s,
 )
@@ -62,7 +66,7 @@ def dominant_bound(terms: Iterable[CostTerm]) -> Bound:
     """The bound under which most seconds are spent."""
     by_bound: dict[Bound, float] = {}
     for term in terms:
-        by_bound[term.bound] = by_bound.get(term.bound, 0.0) + term.seconds
+        by_bound[term.bound] = by_bound.get(term.bound, 0.0) + first_round(term.seconds)
     return max(by_bound, key=lambda bound: by_bound[bound])
 
 
@@ -87,7 +91,17 @@ class ForwardPass:
 def uniform_pass(sequences: int, rows_per_sequence: float, context: float, window: int | None) -> ForwardPass:
     """`sequences` of equal context; `rows_per_sequence` may be an average."""
     rows = round(sequences * rows_per_sequence)
-    return ForwardPass(sequences, rows, sequences * context, sequences * min(context, window or context), context, (), rows)
+    total = sequences * context
+    windowed = sequences * smaller(context, window) if window else total
+    return ForwardPass(sequences, rows, total, windowed, context, (), rows)
+
+
+class _OtherTerms(NamedTuple):
+    """The terms before and after attention, and the host's launches where no captured graph hides them."""
+
+    before: tuple[CostTerm, ...]
+    after: tuple[CostTerm, ...]
+    launch_s: float | None
 
 
 @dataclass
@@ -105,6 +119,7 @@ class ForwardCost:
     kv_cache: str
     _dense: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _heads: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
+    _decoding: dict[tuple[int, int, int], _OtherTerms] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         model = self.architecture
@@ -124,28 +139,35 @@ class ForwardCost:
 
     def price(self, asked: ForwardPass) -> PassCost:
         """The pass, term by term: layers, experts, LM head, attention, states, small kernels, all-reduce, launches."""
+        if asked.prefill:
+            others = self._other_terms(asked)
+        else:
+            key = (asked.sequences, asked.rows, asked.logit_rows)
+            found = self._decoding.get(key)
+            others = found if found is not None else self._decoding.setdefault(key, self._other_terms(asked))
+        terms = (*others.before, self._attention_term(asked), *others.after)
+        if others.launch_s is not None:
+            device_s = sum(term.seconds for term in terms)
+            terms = (*terms, CostTerm("launch_wait", larger(others.launch_s - device_s, 0.0), "host"))
+        return PassCost(terms)
+
+    def _other_terms(self, asked: ForwardPass) -> _OtherTerms:
+        """What does not depend on the contexts of decoding sequences."""
         new_tokens = asked.rows + sum(tokens for tokens, _ in asked.prefill)
         captured = captured_rows(self.engine, new_tokens)
         rows = captured or new_tokens
         layers, head = self.layer_gemms(rows), self.lm_head(asked.logit_rows)
         small_s, small_bound = self._small_kernels(rows)
-        terms = [
-            CostTerm("layers", layers.seconds, layers.bound),
-            CostTerm("lm_head", head.seconds, head.bound),
-            self._attention_term(asked),
-            CostTerm("small_kernels", small_s, small_bound),
-        ]
+        after = [CostTerm("small_kernels", small_s, small_bound)]
         if self.has_experts:
-            terms.append(self._expert_term(asked, new_tokens))
+            after.append(self._expert_term(asked, new_tokens))
         if self.has_state:
-            terms.append(self._state_term(asked))
+            after.append(self._state_term(asked))
         if self.tensor_parallel_size > 1:
-            terms.append(CostTerm("all_reduce", self._all_reduce_s(rows), "network"))
-        if captured is None:
-            device_s = sum(term.seconds for term in terms)
-            launch_s = self.architecture.num_hidden_layers * self.engine.launch_per_layer_s.value
-            terms.append(CostTerm("launch_wait", max(launch_s - device_s, 0.0), "host"))
-        return PassCost(tuple(terms))
+            after.append(CostTerm("all_reduce", self._all_reduce_s(rows), "network"))
+        before = (CostTerm("layers", layers.seconds, layers.bound), CostTerm("lm_head", head.seconds, head.bound))
+        launch_s = self.architecture.num_hidden_layers * self.engine.launch_per_layer_s.value if captured is None else None
+        return _OtherTerms(before, tuple(after), launch_s)
 
     def layer_gemms(self, rows: int) -> Operation:
         """All dense matrices of all layers for `rows` rows."""
@@ -255,7 +277,7 @@ class ForwardCost:
             context, longest = self._seen(asked, group.window)
             operation = self._attention(group, asked, context, longest)
             seconds += group.count * operation.seconds
-            bounds[operation.bound] = bounds.get(operation.bound, 0.0) + group.count * operation.seconds
+            bounds[operation.bound] = bounds.get(operation.bound, 0.0) + group.count * first_round(operation.seconds)
         return CostTerm("attention", seconds, max(bounds, key=lambda bound: bounds[bound], default="memory"))
 
     def _seen(self, asked: ForwardPass, window: int | None) -> tuple[float, float]:
@@ -263,9 +285,9 @@ class ForwardCost:
         if window is None:
             return asked.context_tokens, asked.longest_tokens
         if window == self.window or not asked.sequences:
-            return asked.windowed_tokens, min(asked.longest_tokens, window)
+            return asked.windowed_tokens, smaller(asked.longest_tokens, window)
         mean = asked.context_tokens / asked.sequences
-        return asked.sequences * min(mean, window), min(asked.longest_tokens, window)
+        return asked.sequences * smaller(mean, window), smaller(asked.longest_tokens, window)
 
     def _attention(self, group: LayerGroup, asked: ForwardPass, context: float, longest: float) -> Operation:
         """One layer. Which kernel runs depends on whether any sequence brings more than one query row."""
@@ -308,7 +330,8 @@ class ForwardCost:
             total_s += heads * tiles * walk_s(_seen_tokens(new, before, group.window), dim, self.hardware)
             longest_s = max(longest_s, walk_s(min(before + new, group.window or before + new), dim, self.hardware))
             blocks += heads * tiles
-        equal = not asked.prefill and math.isclose(context, sequences * longest)
+        # To within rounding, as a mean context times its sequences is.
+        equal = not asked.prefill and (abs(context - sequences * longest) <= 1e-9 * sequences * longest)
         return serial_walk_attention(longest_s, total_s, math.ceil(blocks), equal, self.hardware)
 
 

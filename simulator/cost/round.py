@@ -162,18 +162,60 @@ class StepPricer:
     def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> StepCost:
         """One engine step. decode: (context, drafted) per sequence; prefill: (new tokens, cached before) per chunk."""
         asked = self._asked(decode)
+        if not decode:
+            return self._together(asked, 0, 0, 0.0, prefill, prompts_finished)
         drafting = [(context, drafted) for context, drafted in decode if drafted]
-        terms = self._pass_terms(asked, speculative=bool(drafting)) if decode else []
-        if self.drafter is not None and decode:
-            if drafting or self.drafter.passes is None:
-                gamma = max((drafted for _, drafted in drafting), default=0)
-                group = drafting if self.drafter.passes is not None else decode
-                terms += drafting_terms(self.drafter, gamma, len(group), float(sum(c for c, _ in group)))
+        if self.drafter is None or self.drafter.passes is None or not drafting:
+            group = len(decode), asked.context_tokens
+        else:
+            group = len(drafting), sum(context for context, _ in drafting)
+        gamma = max((drafted for _, drafted in drafting), default=0)
+        return self._together(asked, gamma, *group, prefill, prompts_finished)
+
+    def price_alike(
+        self,
+        sequences: int,
+        drafted: int,
+        context_tokens: float,
+        windowed_tokens: float,
+        longest_tokens: float,
+        prefill: Sequence[tuple[int, int]] = (),
+        prompts_finished: int = 0,
+    ) -> StepCost:
+        """As `price`, for `sequences` that all verify `drafted` drafts, by the sums and the longest of their contexts.
+
+        Several rounds at once: arrays of one number per round instead of floats, in the answer too.
+        windowed_tokens: each context counts up to `window`; left unread where that is None.
+        """
+        rows = sequences * (1 + drafted)
+        windowed = windowed_tokens if self.window else context_tokens
+        asked = ForwardPass(sequences, rows, context_tokens, windowed, longest_tokens, (), rows)
+        return self._together(asked, drafted, sequences, context_tokens, prefill, prompts_finished)
+
+    @property
+    def window(self) -> int | None:
+        """The smallest attention window of the target, up to which `price_alike` wants each context counted."""
+        return self.target.window
+
+    def _together(
+        self,
+        asked: ForwardPass,
+        gamma: int,
+        drafting: int,
+        drafting_context: float,
+        prefill: Sequence[tuple[int, int]],
+        prompts_finished: int,
+    ) -> StepCost:
+        """The decoding sequences, of which `drafting` draft up to `gamma` tokens, and the prompts beside them."""
+        terms = self._pass_terms(asked, speculative=gamma > 0) if asked.sequences else []
+        if self.drafter is not None and asked.sequences:
+            if gamma or self.drafter.passes is None:
+                terms += drafting_terms(self.drafter, gamma, drafting, drafting_context)
             else:
-                terms += idle_terms(self.drafter, len(decode), asked.context_tokens)
+                terms += idle_terms(self.drafter, asked.sequences, asked.context_tokens)
         named = [(term.name, term.seconds) for term in terms]
         if prefill:
-            named += self._prefill_terms(asked, tuple(prefill), prompts_finished, sum(s for _, s in named), terms, bool(drafting))
+            named += self._prefill_terms(asked, tuple(prefill), prompts_finished, sum(s for _, s in named), terms, gamma > 0)
         return StepCost(sum(seconds for _, seconds in named), tuple(named))
 
     def _asked(self, decode: Sequence[tuple[int, int]]) -> ForwardPass:
