@@ -78,22 +78,36 @@ class Cost(NamedTuple):
 
 @dataclass
 class AffinePricer:
-    """Prices by rows and prompt tokens, and keeps what it was asked. Fails rather than price a run that does not end."""
+    """Prices by rows and prompt tokens, and keeps what it was asked. Fails rather than price a run that does not end.
+
+    With a `context_token_s` the price also grows with the contexts, up to a window, and with the longest of them.
+    """
 
     decode_row_s: float = STEP_S / 8
     prefill_token_s: float = STEP_S / 16
+    context_token_s: float = 0.0
+    window: int = 30
     asked: list[tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], int]] = field(default_factory=list)
 
     def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> Cost:
         assert len(self.asked) < 100_000, "the run makes no progress"
         self.asked.append((tuple(decode), tuple(prefill), prompts_finished))
-        rows = sum(1 + drafts for _, drafts in decode)
-        terms = (
-            ("host", STEP_S),
-            ("decode", rows * self.decode_row_s),
-            ("prefill", sum(new for new, _ in prefill) * self.prefill_token_s),
-        )
-        return Cost(sum(seconds for _, seconds in terms), terms)
+        contexts = [context for context, _ in decode]
+        sums = sum(contexts), sum(min(context, self.window) for context in contexts), max(contexts, default=0)
+        return self._price(sum(1 + drafts for _, drafts in decode), *sums, prefill)
+
+    def price_alike(
+        self, sequences: int, drafted: int, context: Any, windowed: Any, longest: Any, prefill: Any = (), _: int = 0
+    ) -> Cost:
+        return self._price(sequences * (1 + drafted), context, windowed, longest, prefill)
+
+    def _price(self, rows: int, context: Any, windowed: Any, longest: Any, prefill: Sequence[tuple[int, int]]) -> Cost:
+        terms = [("host", STEP_S), ("decode", rows * self.decode_row_s)]
+        if self.context_token_s:
+            terms += [("attention", (context + 2 * windowed) * self.context_token_s), ("walk", longest * self.context_token_s / 3)]
+        if prefill:
+            terms.append(("prefill", sum(new for new, _ in prefill) * self.prefill_token_s))
+        return Cost(sum(seconds for _, seconds in terms), tuple(terms))
 
 
 class IndependentPath:
@@ -129,16 +143,17 @@ class Run:
         return [record for record in self.result.records if not record.rejected]
 
 
-def simulate(scenario: Scenario) -> Run:
-    requests, pricer = scenario.requests(), AffinePricer()
+def simulate(scenario: Scenario, readable: bool = True, context_token_s: float = 0.0) -> Run:
+    """By the readable engine, which the laws are about; the other is held to it."""
+    requests, pricer = scenario.requests(), AffinePricer(context_token_s=context_token_s)
     paths: dict[int, IndependentPath] = {}
 
     def path(request: Request) -> IndependentPath:
         paths[request.request_id] = IndependentPath(request, scenario.seed, scenario.acceptance_rate, scenario.proposal_rate)
         return paths[request.request_id]
 
-    users, think_time_s = scenario.users or None, scenario.think_time_s
-    result = serve(requests, scenario.rules(), pricer, path, scenario.drafts, users=users, think_time_s=think_time_s)
+    closed: dict[str, Any] = {"users": scenario.users or None, "think_time_s": scenario.think_time_s}
+    result = serve(requests, scenario.rules(), pricer, path, scenario.drafts, **closed, readable=readable)
     return Run(scenario, requests, result, pricer, paths)
 
 
@@ -413,6 +428,25 @@ def test_speculation_changes_times_but_not_what_is_served(scenario: Scenario) ->
     for one, other in zip(plain.served, speculative.served, strict=True):
         assert sum(one.emission_tokens) == sum(other.emission_tokens)
         assert other.rounds <= one.rounds + one.preemptions
+
+
+@law
+def test_booked_futures_give_the_same_records_to_the_last_bit(run: Run) -> None:
+    """The engine that takes many rounds at once, where prices are exact sums and where they grow with every context."""
+    assert_same(simulate(run.scenario, readable=False).result, run.result)
+    uneven_s = STEP_S / 1000
+    assert_same(simulate(run.scenario, False, uneven_s).result, simulate(run.scenario, True, uneven_s).result)
+
+
+def assert_same(fast: ServingResult, readable: ServingResult) -> None:
+    for one, other in zip(fast.records, readable.records, strict=True):
+        assert repr(one) == repr(other)
+    assert fast.steps.term_names == readable.steps.term_names
+    for one, other in zip(fast.steps, readable.steps, strict=True):
+        assert one == other
+    for name in readable.steps.term_names:
+        assert fast.steps.term(name).tolist() == readable.steps.term(name).tolist()
+    assert fast.term_seconds == readable.term_seconds
 
 
 def test_named_scenarios_bind() -> None:

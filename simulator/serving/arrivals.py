@@ -6,6 +6,7 @@ starts at t, whichever event was scheduled first. Requests that arrive together 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -29,6 +30,16 @@ class Arrival(simpy.Event):
 
     def _happen(self, _: simpy.Event) -> None:
         self._value()
+
+
+def delay_until(time_s: float, now_s: float) -> float:
+    """A delay after which a clock at `now_s` shows `time_s`, or by rounding the number before it: the next delay is then exact.
+
+    >>> delay_until(0.3, 0.1) + 0.1
+    0.3
+    """
+    delay_s = time_s - now_s
+    return delay_s if now_s + delay_s <= time_s else math.nextafter(delay_s, 0.0)
 
 
 def open_loop(env: simpy.Environment, requests: Iterable[Request], submit: Submit) -> None:
