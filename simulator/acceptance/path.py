@@ -36,6 +36,17 @@ class AcceptancePath:
         run = self._runs[position]
         return run if run < drafted else drafted
 
+    def runs(self, drafted: int) -> list[int] | None:
+        """Drafts in a row that would be accepted after each number of emitted tokens, counted at least up to `drafted`.
+
+        None where the drafter may propose fewer than it is asked for.
+        """
+        if self._proposals is not None:
+            return None
+        if drafted > self._depth or self._output_tokens > self._positions:
+            self._fill(self._output_tokens - 1, drafted)
+        return self._runs
+
     def proposed(self, position: int, num_speculative_tokens: int) -> int:
         """How many drafts, at most γ, the drafter proposes after `position` emitted tokens; 0 where it finds none."""
         if self._proposals is None:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, uniform_pass
-from simulator.cost.roofline import Bound, smaller
+from simulator.cost.roofline import Bound
+from simulator.cost.tape import smaller
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import Tree
 
@@ -114,11 +113,11 @@ def _heads(drafter: Drafter, gamma: int, sequences: int, context: float) -> list
 
 def _terms(drafter: Drafter, first_s: float, first: Bound, later_s: float, later: Bound, count: int) -> list[CostTerm]:
     terms = [
+        CostTerm("draft_launches", count * drafter.step_overhead_s, "host"),
         CostTerm("draft_first_pass", first_s, first),
         CostTerm("draft_later_passes", later_s, later),
-        CostTerm("draft_launches", count * drafter.step_overhead_s, "host"),
     ]
-    return [term for term in terms if np.any(term.seconds)]
+    return [term for term in terms if term.seconds != 0]
 
 
 def _first_pass(drafter: Drafter, gamma: int) -> tuple[float, int]:

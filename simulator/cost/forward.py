@@ -19,15 +19,13 @@ from simulator.cost.roofline import (
     all_reduce_s,
     elementwise_s,
     experts_touched,
-    first_round,
     gemm,
     grouped_gemm,
-    larger,
     serial_walk_attention,
-    smaller,
     split_kv_attention,
     walk_s,
 )
+from simulator.cost.tape import known, larger, smaller
 from simulator.hardware import Hardware
 from simulator.number_format import FORMATS
 from simulator.serving_engine import ServingEngine, captured_rows
@@ -66,7 +64,7 @@ def dominant_bound(terms: Iterable[CostTerm]) -> Bound:
     """The bound under which most seconds are spent."""
     by_bound: dict[Bound, float] = {}
     for term in terms:
-        by_bound[term.bound] = by_bound.get(term.bound, 0.0) + first_round(term.seconds)
+        by_bound[term.bound] = by_bound.get(term.bound, 0.0) + known(term.seconds)
     return max(by_bound, key=lambda bound: by_bound[bound])
 
 
@@ -97,10 +95,9 @@ def uniform_pass(sequences: int, rows_per_sequence: float, context: float, windo
 
 
 class _OtherTerms(NamedTuple):
-    """The terms before and after attention, and the host's launches where no captured graph hides them."""
+    """The terms besides attention, and the host's launches where no captured graph hides them."""
 
-    before: tuple[CostTerm, ...]
-    after: tuple[CostTerm, ...]
+    terms: tuple[CostTerm, ...]
     launch_s: float | None
 
 
@@ -145,7 +142,8 @@ class ForwardCost:
             key = (asked.sequences, asked.rows, asked.logit_rows)
             found = self._decoding.get(key)
             others = found if found is not None else self._decoding.setdefault(key, self._other_terms(asked))
-        terms = (*others.before, self._attention_term(asked), *others.after)
+        # What depends on contexts comes last, so that all else is one sum.
+        terms = (*others.terms, self._attention_term(asked))
         if others.launch_s is not None:
             device_s = sum(term.seconds for term in terms)
             terms = (*terms, CostTerm("launch_wait", larger(others.launch_s - device_s, 0.0), "host"))
@@ -158,16 +156,19 @@ class ForwardCost:
         rows = captured or new_tokens
         layers, head = self.layer_gemms(rows), self.lm_head(asked.logit_rows)
         small_s, small_bound = self._small_kernels(rows)
-        after = [CostTerm("small_kernels", small_s, small_bound)]
+        terms = [
+            CostTerm("layers", layers.seconds, layers.bound),
+            CostTerm("lm_head", head.seconds, head.bound),
+            CostTerm("small_kernels", small_s, small_bound),
+        ]
         if self.has_experts:
-            after.append(self._expert_term(asked, new_tokens))
+            terms.append(self._expert_term(asked, new_tokens))
         if self.has_state:
-            after.append(self._state_term(asked))
+            terms.append(self._state_term(asked))
         if self.tensor_parallel_size > 1:
-            after.append(CostTerm("all_reduce", self._all_reduce_s(rows), "network"))
-        before = (CostTerm("layers", layers.seconds, layers.bound), CostTerm("lm_head", head.seconds, head.bound))
+            terms.append(CostTerm("all_reduce", self._all_reduce_s(rows), "network"))
         launch_s = self.architecture.num_hidden_layers * self.engine.launch_per_layer_s.value if captured is None else None
-        return _OtherTerms(before, tuple(after), launch_s)
+        return _OtherTerms(tuple(terms), launch_s)
 
     def layer_gemms(self, rows: int) -> Operation:
         """All dense matrices of all layers for `rows` rows."""
@@ -277,7 +278,7 @@ class ForwardCost:
             context, longest = self._seen(asked, group.window)
             operation = self._attention(group, asked, context, longest)
             seconds += group.count * operation.seconds
-            bounds[operation.bound] = bounds.get(operation.bound, 0.0) + group.count * first_round(operation.seconds)
+            bounds[operation.bound] = bounds.get(operation.bound, 0.0) + group.count * known(operation.seconds)
         return CostTerm("attention", seconds, max(bounds, key=lambda bound: bounds[bound], default="memory"))
 
     def _seen(self, asked: ForwardPass, window: int | None) -> tuple[float, float]:

@@ -4,8 +4,8 @@
 
 On measured decoder layers this form errs by 3-6 % where the plain roofline max() errs by 6-12 % (docs/model.md).
 
-Cached tokens, and the seconds that follow from them, may be numpy arrays of one number per round, although declared `float`:
-a span of rounds is then priced at once, by the same formulas and to the same bits.
+Cached tokens, and the seconds that follow from them, may be numbers of a tape (`tape`), although declared `float`: a span of rounds
+is then priced at once, by the same formulas.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
+from simulator.cost.tape import either, known, larger, root_of_squares
 from simulator.hardware import Coefficients, Hardware
 from simulator.serving_engine import RowLaw
 
@@ -100,35 +99,6 @@ def elementwise_s(moved_bytes: float, hardware: Hardware) -> float:
     return max(hardware.coefficients.elementwise_overhead_s.value, moved_bytes / hardware.bandwidth_bytes_per_s)
 
 
-def first_round(seconds: float) -> float:
-    """Of several rounds the first, after which a bound is named."""
-    return float(seconds[0]) if isinstance(seconds, np.ndarray) else seconds
-
-
-def larger(first: float, second: float) -> float:
-    """The larger of two numbers, round by round.
-
-    >>> larger(1.0, 2.0), larger(np.array([1.0, 3.0]), 2.0).tolist()
-    (2.0, [2.0, 3.0])
-    """
-    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
-        return np.maximum(first, second)  # type: ignore[return-value]
-    return first if first > second else second
-
-
-def smaller(first: float, second: float) -> float:
-    """The smaller of two numbers, round by round."""
-    if isinstance(first, np.ndarray) or isinstance(second, np.ndarray):
-        return np.minimum(first, second)  # type: ignore[return-value]
-    return first if first < second else second
-
-
-def root_of_squares(first: float, second: float) -> float:
-    """sqrt(a² + b²) by correctly rounded operations only, so that one round alone and many together give the same bits."""
-    squares = first * first + second * second
-    return np.sqrt(squares) if isinstance(squares, np.ndarray) else math.sqrt(squares)  # type: ignore[return-value]
-
-
 def split_kv_attention(kv_bytes: float, blocks: float, flops: float, hardware: Hardware) -> Operation:
     """Attention that splits the KV cache over compute units (Flash-Decoding), or a prefill: no serial walk.
 
@@ -158,10 +128,7 @@ def serial_walk_attention(
     units = hardware.profile.compute_units
     equal_s = longest_s * math.ceil(blocks / units)
     unequal_s = longest_s if blocks <= units else larger(longest_s, total_s / units + longest_s / 2)
-    if isinstance(equal_lengths, np.ndarray):
-        busy_s: float = np.where(equal_lengths, equal_s, unequal_s)  # type: ignore[assignment]
-    else:
-        busy_s = equal_s if equal_lengths else unequal_s
+    busy_s = either(equal_lengths, equal_s, unequal_s)
     return Operation(hardware.coefficients.walk_overhead_s.value + busy_s, "latency" if blocks <= units else "compute")
 
 
@@ -178,7 +145,7 @@ def all_reduce_s(message_bytes: float, alpha_s: float, bandwidth: float, large_b
 
 
 def _bound(overhead_s: float, memory_s: float, compute_s: float) -> Bound:
-    memory_s, compute_s = first_round(memory_s), first_round(compute_s)
+    memory_s, compute_s = known(memory_s), known(compute_s)
     if overhead_s > memory_s and overhead_s > compute_s:
         return "latency"
     return "memory" if memory_s >= compute_s else "compute"

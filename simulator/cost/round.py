@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import numpy as np
 
 from simulator.cost.drafting import Drafter, draft_prefill_terms, drafting_terms, idle_terms
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, PassCost, dominant_bound, uniform_pass
 from simulator.cost.roofline import Bound
+from simulator.cost.tape import Tape
 from simulator.theory import break_even_acceptance_rate
 
 
@@ -88,6 +92,7 @@ class StepPricer:
 
     target: ForwardCost
     drafter: Drafter | None = None
+    _tapes: dict[tuple[int, int], Tape] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def round(self, gamma: int, sequences: int, context: float, proposal_rate: float = 1.0) -> RoundCost:
         """A round of `sequences` at equal `context`, beside the plain step.
@@ -187,6 +192,31 @@ class StepPricer:
         Several rounds at once: arrays of one number per round instead of floats, in the answer too.
         windowed_tokens: each context counts up to `window`; left unread where that is None.
         """
+        asked = (sequences, drafted, context_tokens, windowed_tokens, longest_tokens)
+        if prefill or sequences == 0:
+            return self._alike(*asked, prefill, prompts_finished)
+        tape = self._tapes.get((sequences, drafted))
+        if tape is None:
+            tape = self._tapes[sequences, drafted] = self._recorded(*asked)
+        (_, seconds), *terms = tape.replay(asked[2:])
+        return StepCost(seconds, tuple(terms))
+
+    def _recorded(self, sequences: int, drafted: int, *contexts: float) -> Tape:
+        """`_alike` for any contexts."""
+        tape = Tape([float(context if not isinstance(context, np.ndarray) else context[0]) for context in contexts])
+        cost = self._alike(sequences, drafted, *cast(list[float], tape.inputs))
+        return tape.keep([("", cost.seconds), *cost.terms])
+
+    def _alike(
+        self,
+        sequences: int,
+        drafted: int,
+        context_tokens: float,
+        windowed_tokens: float,
+        longest_tokens: float,
+        prefill: Sequence[tuple[int, int]] = (),
+        prompts_finished: int = 0,
+    ) -> StepCost:
         rows = sequences * (1 + drafted)
         windowed = windowed_tokens if self.window else context_tokens
         asked = ForwardPass(sequences, rows, context_tokens, windowed, longest_tokens, (), rows)
@@ -265,11 +295,11 @@ class StepPricer:
         passes = (engine.rejection_passes if speculative else engine.sampler_passes).value
         logits_bytes = 4.0 * asked.logit_rows * self.target.architecture.vocab_size
         terms = [
-            *self.target.price(asked).terms,
             CostTerm("sampling", passes * logits_bytes / hardware.bandwidth_bytes_per_s, "memory"),
             CostTerm("host", host_s, "host"),
         ]
         if speculative:
             tree_s = engine.tree_round_overhead_s.value if self.drafter is not None and self.drafter.tree is not None else 0.0
             terms.append(CostTerm("round_overhead", engine.round_overhead_s.value + tree_s, "host"))
+        terms += self.target.price(asked).terms
         return terms

@@ -1,0 +1,171 @@
+"""A computation recorded once and replayed on arrays: how a span of rounds is priced by the formulas of a single one.
+
+The cost of a round of n alike sequences depends on their contexts through a few dozen operations; all else is fixed by n and γ.
+`record` calls the formulas with a `Traced` number in place of each context; every operation on it goes onto a tape, every
+operation on plain numbers is done for good. Replaying takes the same operations in the same order on one number or on an array
+of one per round, so the bits agree. A formula that must know the number itself (an `if`, `float()`, `math.ceil`) raises
+`TypeError`, and its pricer then has no such form.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+Operation = Callable[..., Any]
+_FOR_ARRAYS: dict[Operation, Operation] = {}
+
+
+def _for_both(on_array: Operation) -> Callable[[Operation], Operation]:
+    """Marks a function of numbers, and names the one that does the same to arrays."""
+
+    def mark(on_number: Operation) -> Operation:
+        _FOR_ARRAYS[on_number] = on_array
+        return on_number
+
+    return mark
+
+
+@_for_both(np.maximum)
+def _larger(first: float, second: float) -> float:
+    return first if first > second else second
+
+
+@_for_both(np.minimum)
+def _smaller(first: float, second: float) -> float:
+    return first if first < second else second
+
+
+@_for_both(np.where)
+def _either(condition: bool, first: float, second: float) -> float:
+    return first if condition else second
+
+
+_FOR_ARRAYS[math.sqrt] = np.sqrt
+
+
+class Traced:
+    """A number that is not known yet. `sample` is what it was as the tape was recorded."""
+
+    __slots__ = ("index", "sample", "tape")
+
+    def __init__(self, tape: Tape, index: int, sample: Any):
+        self.tape, self.index, self.sample = tape, index, sample
+
+    def __add__(self, other: object) -> Any:
+        return self.tape.do(operator.add, self, other)
+
+    def __radd__(self, other: object) -> Any:
+        return self if other == 0 else self.tape.do(operator.add, other, self)
+
+    def __sub__(self, other: object) -> Any:
+        return self.tape.do(operator.sub, self, other)
+
+    def __rsub__(self, other: object) -> Any:
+        return self.tape.do(operator.sub, other, self)
+
+    def __mul__(self, other: object) -> Any:
+        return self if other == 1 else self.tape.do(operator.mul, self, other)
+
+    def __rmul__(self, other: object) -> Any:
+        if other == 0:
+            return 0.0
+        return self if other == 1 else self.tape.do(operator.mul, other, self)
+
+    def __truediv__(self, other: object) -> Any:
+        return self.tape.do(operator.truediv, self, other)
+
+    def __abs__(self) -> Any:
+        return self.tape.do(operator.abs, self)
+
+    def __le__(self, other: object) -> Any:
+        return self.tape.do(operator.le, self, other)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a number that is not known yet decides nothing")
+
+
+class Tape:
+    """Operations on `inputs` numbers. `replay` gives each named result: a number, or an array."""
+
+    def __init__(self, samples: Sequence[float]):
+        self.inputs = [Traced(self, index, sample) for index, sample in enumerate(samples)]
+        self._operations: list[tuple[Operation, tuple[Any, ...]]] = []
+        self._steps: list[tuple[Operation, Operation, tuple[Any, ...], int]] = []
+        self._results: list[tuple[str, Any]] = []
+
+    def do(self, operation: Operation, *operands: Any) -> Traced:
+        samples = [operand.sample if isinstance(operand, Traced) else operand for operand in operands]
+        self._operations.append((operation, operands))
+        return Traced(self, len(self.inputs) + len(self._operations) - 1, operation(*samples))
+
+    def keep(self, results: Sequence[tuple[str, Any]]) -> Tape:
+        """Keeps what these results need; numbers among them are constants."""
+        first = len(self.inputs)
+        needed = {result.index for _, result in results if isinstance(result, Traced)}
+        for index in range(len(self._operations) - 1, -1, -1):
+            if first + index in needed:
+                needed.update(operand.index for operand in self._operations[index][1] if isinstance(operand, Traced))
+        place = {index: index for index in range(first)}
+        for index, (operation, operands) in enumerate(self._operations):
+            if first + index not in needed:
+                continue
+            # An operand is a place on the tape, or a one-element tuple around a constant.
+            read = tuple(place[operand.index] if isinstance(operand, Traced) else (operand,) for operand in operands)
+            self._steps.append((operation, _FOR_ARRAYS.get(operation, operation), read, len(read)))
+            place[first + index] = first + len(self._steps) - 1
+        self._results = [(name, place[r.index] if isinstance(r, Traced) else (r,)) for name, r in results]
+        self._operations.clear()
+        return self
+
+    def replay(self, numbers: Sequence[Any]) -> list[tuple[str, Any]]:
+        """The results for these inputs."""
+        values = list(numbers)
+        which = 1 if isinstance(values[0], np.ndarray) else 0
+        for step in self._steps:
+            operands = [values[o] if o.__class__ is int else o[0] for o in step[2]]
+            values.append(step[which](*operands))
+        return [(name, values[r] if r.__class__ is int else r[0]) for name, r in self._results]
+
+
+# ------------------------------------------------------------------------- functions that formulas use on either kind of number
+
+
+def larger(first: float, second: float) -> float:
+    """The larger of two numbers.
+
+    >>> larger(1.0, 2.0)
+    2.0
+    """
+    return cast(float, _done(_larger, first, second))
+
+
+def smaller(first: float, second: float) -> float:
+    """The smaller of two numbers."""
+    return cast(float, _done(_smaller, first, second))
+
+
+def either(condition: bool, first: float, second: float) -> float:
+    """`first` where the condition holds, else `second`."""
+    return cast(float, _done(_either, condition, first, second))
+
+
+def root_of_squares(first: float, second: float) -> float:
+    """sqrt(a² + b²) by correctly rounded operations only, so that numbers and arrays give the same bits."""
+    return cast(float, _done(math.sqrt, first * first + second * second))
+
+
+def known(number: float) -> float:
+    """The number, or the one it was as the tape was recorded: good enough to name a bound after."""
+    return cast(float, number.sample) if isinstance(number, Traced) else number
+
+
+def _done(operation: Operation, *operands: Any) -> Any:
+    for operand in operands:
+        if isinstance(operand, Traced):
+            return operand.tape.do(operation, *operands)
+    return operation(*operands)
