@@ -57,10 +57,10 @@ class Traced:
         self.tape, self.index, self.sample = tape, index, sample
 
     def __add__(self, other: object) -> Any:
-        return self.tape.do(operator.add, self, other)
+        return self if _is(other, 0) else self.tape.do(operator.add, self, other)
 
     def __radd__(self, other: object) -> Any:
-        return self if other == 0 else self.tape.do(operator.add, other, self)
+        return self + other
 
     def __sub__(self, other: object) -> Any:
         return self.tape.do(operator.sub, self, other)
@@ -69,12 +69,12 @@ class Traced:
         return self.tape.do(operator.sub, other, self)
 
     def __mul__(self, other: object) -> Any:
-        return self if other == 1 else self.tape.do(operator.mul, self, other)
+        if _is(other, 0):
+            return 0.0
+        return self if _is(other, 1) else self.tape.do(operator.mul, self, other)
 
     def __rmul__(self, other: object) -> Any:
-        if other == 0:
-            return 0.0
-        return self if other == 1 else self.tape.do(operator.mul, other, self)
+        return self * other
 
     def __truediv__(self, other: object) -> Any:
         return self.tape.do(operator.truediv, self, other)
@@ -89,19 +89,30 @@ class Traced:
         raise TypeError("a number that is not known yet decides nothing")
 
 
+def _is(operand: object, number: int) -> bool:
+    return not isinstance(operand, Traced) and operand == number
+
+
 class Tape:
     """Operations on `inputs` numbers. `replay` gives each named result: a number, or an array."""
 
     def __init__(self, samples: Sequence[float]):
         self.inputs = [Traced(self, index, sample) for index, sample in enumerate(samples)]
+        self._known: dict[tuple[Any, ...], Traced] = {}
         self._operations: list[tuple[Operation, tuple[Any, ...]]] = []
         self._steps: list[tuple[Operation, Operation, tuple[Any, ...], int]] = []
         self._results: list[tuple[str, Any]] = []
 
     def do(self, operation: Operation, *operands: Any) -> Traced:
+        key = (operation, *((operand.index,) if isinstance(operand, Traced) else operand for operand in operands))
+        found = self._known.get(key)
+        if found is not None:
+            return found
         samples = [operand.sample if isinstance(operand, Traced) else operand for operand in operands]
         self._operations.append((operation, operands))
-        return Traced(self, len(self.inputs) + len(self._operations) - 1, operation(*samples))
+        done = Traced(self, len(self.inputs) + len(self._operations) - 1, operation(*samples))
+        self._known[key] = done
+        return done
 
     def keep(self, results: Sequence[tuple[str, Any]]) -> Tape:
         """Keeps what these results need; numbers among them are constants."""
@@ -120,6 +131,7 @@ class Tape:
             place[first + index] = first + len(self._steps) - 1
         self._results = [(name, place[r.index] if isinstance(r, Traced) else (r,)) for name, r in results]
         self._operations.clear()
+        self._known.clear()
         return self
 
     def replay(self, numbers: Sequence[Any]) -> list[tuple[str, Any]]:

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from simulator.serving.arrivals import delay_until
 from simulator.serving.booking import ACCEPTED, BLOCKS, CONTEXT, EMITTED, MISSING_DRAFTS, WINDOWED, Booking, BookingScheduler
-from simulator.serving.record import EngineStatistics, RequestRecords, Rounds
-from simulator.serving.replica import Replica, StepCost, StepPricer, accept, request_record, step_record
+from simulator.serving.record import EngineStatistics, RequestRecords
+from simulator.serving.replica import Replica, StepCost, StepPricer, accept, request_row, step_record
 from simulator.serving.scheduler import AcceptancePath, BatchingRules, StepPlan
 from simulator.workload import Request
 
@@ -176,25 +176,28 @@ class BookedReplica(Replica):
     def _commit_booked(self, span: Span, rounds: int) -> None:
         timeline, plan, drafts = self.scheduler.timeline, span.plan, self.scheduler.gamma
         booked = plan.booked
-        accepted, emitted, drafted = 0, booked, booked * drafts  # type: Any, Any, Any
+        accepted, emitted, drafted = 0, booked, booked * drafts  # type: Any, Any, int
+        context, blocks = timeline.row(CONTEXT, rounds).copy(), timeline.row(BLOCKS, rounds)
         if drafts:
             accepted, emitted = timeline.row(ACCEPTED, rounds).copy(), timeline.row(EMITTED, rounds).copy()
             if timeline.now < timeline.uneven_until:
-                drafted = drafted - timeline.row(MISSING_DRAFTS, rounds)
-        context = timeline.row(CONTEXT, rounds)
-        blocks = timeline.row(BLOCKS, rounds) + (plan.used_blocks - timeline.at(BLOCKS))
+                drafted -= timeline.at(MISSING_DRAFTS)
         end_s = span.end_s[:rounds]
         self.scheduler.round_end_s.frombytes(end_s.tobytes())
         emitted = emitted + self._commit(plan, [], span.start_s)
-        start_s = np.concatenate(((span.start_s,), end_s[:-1]))
+        start_s: Any = span.start_s
+        if rounds > 1:
+            start_s = np.empty(rounds)
+            start_s[0], start_s[1:] = span.start_s, end_s[:-1]
         step = (
             start_s, span.seconds[:rounds], booked, context, booked + drafted, drafted, accepted, emitted, len(plan.prefill),
             sum([new_tokens for new_tokens, _ in plan.prefill]), plan.prompts_finished, plan.preempted, plan.running, plan.waiting,
-            blocks,
+            blocks + (plan.used_blocks - int(blocks[0])),
         )  # fmt: skip
-        cut = rounds < len(span.seconds)
-        terms = [(n, s[:rounds] if cut and isinstance(s, np.ndarray) else s) for n, s in span.terms]
-        self.steps.extend(rounds, step, terms)
+        terms = span.terms
+        if rounds < len(span.seconds):
+            terms = tuple((n, s[:rounds] if isinstance(s, np.ndarray) else s) for n, s in terms)
+        self.steps.append(step, terms, rounds)
         for booking in self.scheduler.advance(rounds):
             self._finish(booking)
 
@@ -204,8 +207,10 @@ class BookedReplica(Replica):
         if len(sequence.emission_s) == 1:
             booking.count(rounds)
             tokens = None if booking.emitted is None else booking.emitted.astype(np.uint8).tobytes()
-            self.records.append(request_record(sequence, self.env.now), Rounds(booking.start, rounds, tokens))
+            self.records.add(request_row(sequence, self.env.now)._replace(
+                emission_s=None, emission_tokens=None, first_round=booking.start, burst_tokens=tokens
+            ))  # fmt: skip
         else:
             booking.settle(booking.end, self.scheduler.round_end_s)
-            self.records.append(request_record(sequence, self.env.now))
+            self.records.add(request_row(sequence, self.env.now))
         self.request_done()

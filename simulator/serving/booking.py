@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -343,6 +343,9 @@ class BookingScheduler(Scheduler):
             self._settle(booking)
             self.timeline.remove(booking)
         super()._preempt(sequence)
+
+    def _admitted_for(self) -> Iterable[SequenceState]:
+        return self.running if self.rules.admission == "whole_request" else self.running[len(self.timeline) :]
 
     def _held(self, plan: StepPlan, sequence: SequenceState) -> int:
         if sequence.booking is None:

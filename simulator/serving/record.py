@@ -70,31 +70,48 @@ class RequestRecord:
         return np.diff(np.array(self.emission_s, dtype=np.float64))
 
 
-class Rounds(NamedTuple):
-    """Bursts after the first as a stretch of the replica's rounds: `count` of them from number `first` on.
+class RequestRow(NamedTuple):
+    """A record as `RequestRecords` keeps it: times that there are not are NaN.
 
-    tokens: the size of each, None where all are single tokens.
+    Bursts are given (`emission_s`, `emission_tokens`); or they are one at the first token and one at the end of each of `rounds`
+    rounds of the replica from number `first_round` on, of `burst_tokens` tokens each (None: one token each).
     """
 
-    first: int
-    count: int
-    tokens: bytes | None
+    request_id: int
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    first_scheduled_s: float
+    first_token_s: float
+    finish_s: float
+    rounds: int
+    draft_rounds: int
+    drafted: int
+    accepted: int
+    preemptions: int
+    rejected: str
+    emission_s: array[float] | None
+    emission_tokens: array[int] | None
+    first_round: int = -1
+    burst_tokens: bytes | None = None
 
 
 _TIMES = ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
 _COUNTS = ("request_id", "prompt_tokens", "output_tokens", "rounds", "draft_rounds", "drafted", "accepted", "preemptions")
+_NUMBERS = (*_TIMES, *_COUNTS, "first_round", "burst_at")
+_BATCH = 1024
 
 
 class RequestRecords(Sequence[RequestRecord]):
     """The records of a run. Numbers are columns (`column`); bursts are kept by request, or as a stretch of rounds.
 
-    A time that there is not is NaN in a column. `round_end_s`: when each round of the replica ended.
+    `round_end_s`: when each round of the replica ended.
     """
 
     def __init__(self, round_end_s: array[float] | None = None) -> None:
         self.round_end_s = array("d") if round_end_s is None else round_end_s
-        self._columns: dict[str, Any] = {name: array("d") for name in _TIMES} | {name: array("q") for name in _COUNTS}
-        self._first_round, self._burst_at = array("q"), array("q")
+        self._columns = {name: array("d" if name in _TIMES else "q") for name in _NUMBERS}  # type: dict[str, array[Any]]
+        self._pending: list[RequestRow] = []
         self._burst_tokens = bytearray()
         self._own_bursts: dict[int, tuple[array[float], array[int]]] = {}
         self._rejected: dict[int, str] = {}
@@ -110,27 +127,35 @@ class RequestRecords(Sequence[RequestRecord]):
             table.append(record)
         return table
 
-    def append(self, record: RequestRecord, rounds: Rounds | None = None) -> None:
-        """Adds a record; with `rounds` its own bursts are left unread: one at its first token, then those."""
-        row = len(self._first_round)
-        columns = self._columns
-        for name in _TIMES:
-            value = getattr(record, name)
-            columns[name].append(math.nan if value is None else value)
-        for name in _COUNTS:
-            columns[name].append(getattr(record, name))
-        if record.rejected:
-            self._rejected[row] = record.rejected
-        if rounds is None:
-            self._first_round.append(-1)
-            self._burst_at.append(-1)
-            if record.emission_s:
-                self._own_bursts[row] = record.emission_s, record.emission_tokens
-            return
-        self._first_round.append(rounds.first)
-        self._burst_at.append(-1 if rounds.tokens is None else len(self._burst_tokens))
-        if rounds.tokens is not None:
-            self._burst_tokens += rounds.tokens
+    def append(self, record: RequestRecord) -> None:
+        """Adds a record."""
+        values = {name: getattr(record, name) for name in RequestRecord.__dataclass_fields__}
+        self.add(RequestRow(**(values | {name: math.nan for name in _TIMES if values[name] is None})))
+
+    def add(self, row: RequestRow) -> None:
+        """Adds a record."""
+        self._pending.append(row)
+        if len(self._pending) == _BATCH:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Moves what is pending into the columns."""
+        first = len(self._columns["arrival_s"])
+        by_name = dict(zip(RequestRow._fields, zip(*self._pending, strict=True), strict=True)) if self._pending else {}
+        burst_at = []
+        for index, row in enumerate(self._pending):
+            burst_at.append(-1 if row.burst_tokens is None else len(self._burst_tokens))
+            if row.burst_tokens is not None:
+                self._burst_tokens += row.burst_tokens
+            if row.rejected:
+                self._rejected[first + index] = row.rejected
+            if row.emission_s and row.emission_tokens:
+                self._own_bursts[first + index] = row.emission_s, row.emission_tokens
+        self._pending.clear()
+        if by_name:
+            by_name["burst_at"] = tuple(burst_at)
+            for name in _NUMBERS:
+                self._columns[name].extend(by_name[name])
 
     def sorted_by_id(self) -> RequestRecords:
         """The same records in the order of their ids."""
@@ -138,19 +163,21 @@ class RequestRecords(Sequence[RequestRecord]):
 
     def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> RequestRecords:
         """Some of the records, or all in another order; what they hold is shared."""
-        order = np.arange(len(self._first_round)) if self._order is None else self._order
+        self._settle()
+        order = np.arange(len(self)) if self._order is None else self._order
         taken = RequestRecords.__new__(RequestRecords)
         taken.__dict__.update(self.__dict__)
         taken._order = order[rows]
         return taken
 
     def column(self, name: str) -> NDArray[Any]:
-        """One number of every record, (records,): float times with NaN for None, integer counts."""
-        values = np.frombuffer(self._columns[name], np.float64 if name in _TIMES else np.int64)
+        """One number of every record, (records,): times as floats, NaN where there is none; counts as integers."""
+        self._settle()
+        values = np.array(self._columns[name], dtype=np.float64 if name in _TIMES else np.int64)
         return values if self._order is None else values[self._order]
 
     def __len__(self) -> int:
-        return len(self._first_round) if self._order is None else len(self._order)
+        return len(self._columns["arrival_s"]) + len(self._pending) if self._order is None else len(self._order)
 
     @overload
     def __getitem__(self, index: int) -> RequestRecord: ...
@@ -161,6 +188,7 @@ class RequestRecords(Sequence[RequestRecord]):
             return self.take(np.arange(len(self))[index])
         if not -len(self) <= index < len(self):
             raise IndexError(index)
+        self._settle()
         row = index % len(self) if self._order is None else int(self._order[index])
         times = {name: None if math.isnan(value := self._columns[name][row]) else value for name in _TIMES}
         counts = {name: self._columns[name][row] for name in _COUNTS}
@@ -177,37 +205,33 @@ class RequestRecords(Sequence[RequestRecord]):
 
     def rejections(self) -> list[str]:
         """Why, for every record that was rejected."""
+        self._settle()
         if not self._rejected:
             return []
         rows = range(len(self)) if self._order is None else self._order.tolist()
         return [self._rejected[row] for row in rows if row in self._rejected]
 
     def _bursts(self, row: int) -> tuple[array[float], array[int]]:
-        first = self._first_round[row]
+        first = self._columns["first_round"][row]
         if first < 0:
             return self._own_bursts.get(row, (array("d"), array("i")))
-        count, at = self._columns["rounds"][row], self._burst_at[row]
+        count, at = self._columns["rounds"][row], self._columns["burst_at"][row]
         seconds = array("d", (self._columns["first_token_s"][row],)) + self.round_end_s[first : first + count]
         tokens = self._burst_tokens[at : at + count] if at >= 0 else b"\1" * count
         return seconds, array("i", (1, *tokens))
 
     def gaps_s(self) -> tuple[Floats, NDArray[np.int64]]:
         """Times between bursts of all records, and how often each occurs."""
+        first, count, first_token_s = self.column("first_round"), self.column("rounds"), self.column("first_token_s")
         order = np.arange(len(self)) if self._order is None else self._order
-        first = np.frombuffer(self._first_round, np.int64)[order]
         own = [np.diff(np.array(self._own_bursts[row][0])) for row in order[first < 0].tolist() if row in self._own_bursts]
         loose = np.concatenate([np.empty(0), *own])
-        kept = first >= 0
-        first, count = first[kept], self.column("rounds")[kept]
-        kept_rounds = count > 0
-        begin_s = self.column("first_token_s")[kept][kept_rounds]
-        first, count = first[kept_rounds], count[kept_rounds]
-        ends = np.frombuffer(self.round_end_s, np.float64) if self.round_end_s else np.empty(0)
-        # A gap between rounds occurs once for every record that took part in both.
-        change = np.zeros(len(ends) + 1, dtype=np.int64)
-        np.add.at(change, first, 1)
-        np.subtract.at(change, first + count - 1, 1)
-        shared = np.cumsum(change)[: max(len(ends) - 1, 0)]
+        staged = (first >= 0) & (count > 0)
+        first, count, begin_s = first[staged], count[staged], first_token_s[staged]
+        ends = np.array(self.round_end_s, dtype=np.float64)
+        # A gap between two rounds occurs once for every record that took part in both.
+        starts, stops = np.bincount(first, minlength=len(ends)), np.bincount(first + count - 1, minlength=len(ends))
+        shared = np.cumsum(starts - stops)[: max(len(ends) - 1, 0)]
         seconds = np.concatenate((loose, ends[first] - begin_s, np.diff(ends)))
         times = np.concatenate((np.ones(len(loose) + len(first), dtype=np.int64), shared))
         return seconds, times
@@ -233,83 +257,111 @@ class StepRecord(NamedTuple):
     used_blocks: int
 
 
-_TYPECODES = {"start_s": "d", "seconds": "d", "context_tokens": "q", "prefill_tokens": "q", "used_blocks": "q"}
+_TYPES: dict[str, Any] = {"start_s": np.float64, "seconds": np.float64} | dict.fromkeys(
+    ("context_tokens", "prefill_tokens", "used_blocks"), np.int64
+)
 
 
 class StepRecords:
     """All steps of a run as columns, so that a million steps stay small. `terms` holds each cost term's seconds per step."""
 
-    __slots__ = ("_columns", "_length", "_terms")
-
     def __init__(self) -> None:
-        self._columns: tuple[array[Any], ...] = tuple(array(_TYPECODES.get(name, "i")) for name in StepRecord._fields)
-        self._terms: dict[str, array[float]] = {}
-        self._length = 0
+        self._columns: dict[str, list[NDArray[Any]]] = {name: [] for name in StepRecord._fields}
+        self._terms: dict[str, list[Floats]] = {}
+        self._settled = self._length = 0
+        # Spans of steps that are not in the columns yet: how many, their fields and their terms.
+        self._pending: list[tuple[int, tuple[Any, ...], Iterable[tuple[str, Any]]]] = []
 
-    def append(self, step: StepRecord, terms: Iterable[tuple[str, float]]) -> None:
-        """Adds one step; terms of the same name in one step add up."""
-        for column, value in zip(self._columns, step, strict=True):
-            column.append(value)
-        for name, seconds in terms:
-            column = self._terms.get(name)
-            if column is None:
-                column = self._terms[name] = array("d")
-            missing = self._length - len(column)
-            if missing < 0:
-                column[-1] += seconds
-                continue
-            if missing:
-                column.frombytes(bytes(8 * missing))
-            column.append(seconds)
-        self._length += 1
+    def append(self, step: tuple[Any, ...], terms: Iterable[tuple[str, Any]], count: int = 1) -> None:
+        """Adds a step; terms of the same name add up.
 
-    def extend(self, count: int, step: tuple[Any, ...], terms: Iterable[tuple[str, Any]]) -> None:
-        """Adds `count` steps at once: fields of `step` and terms (each named once) are one number, or an array (count,)."""
-        for column, value in zip(self._columns, step, strict=True):
-            _extend(column, value, count)
-        for name, seconds in terms:
-            column = self._terms.get(name)
-            if column is None:
-                column = self._terms[name] = array("d")
-            missing = self._length - len(column)
-            if missing:
-                column.frombytes(bytes(8 * missing))
-            _extend(column, seconds, count)
+        Or `count` steps at once: each field of `step` and each term is one number for all of them, or an array (count,).
+        """
+        self._pending.append((count, step, terms))
         self._length += count
+        if len(self._pending) == _BATCH:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Moves what is pending into the columns."""
+        if not self._pending:
+            return
+        counts = np.array([count for count, _, _ in self._pending])
+        begins = (np.cumsum(counts) - counts).tolist()
+        fields = zip(*(step for _, step, _ in self._pending), strict=True)
+        for name, values in zip(StepRecord._fields, fields, strict=True):
+            self._columns[name].append(_spread(values, counts, begins, _TYPES.get(name, np.int32)))
+        named = [_added_up(terms) for _, _, terms in self._pending]
+        for name in dict.fromkeys(name for terms in named for name in terms):
+            if name not in self._terms:
+                self._terms[name] = [np.zeros(self._settled)]
+        for name, column in self._terms.items():
+            column.append(_spread([terms.get(name, 0.0) for terms in named], counts, begins, np.float64))
+        self._settled = self._length
+        self._pending.clear()
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: int) -> StepRecord:
-        return StepRecord(*(column[index] for column in self._columns))
+        self._settle()
+        return StepRecord(*(_joined(self._columns[name])[index].item() for name in StepRecord._fields))
 
     def __iter__(self) -> Iterator[StepRecord]:
-        return (StepRecord(*row) for row in zip(*self._columns, strict=True))
+        self._settle()
+        return map(StepRecord._make, zip(*(_joined(chunks).tolist() for chunks in self._columns.values()), strict=True))
 
-    def column(self, name: str) -> Floats:
+    def column(self, name: str) -> NDArray[Any]:
         """One field of `StepRecord` over all steps, (steps,)."""
-        return np.array(self._columns[StepRecord._fields.index(name)], dtype=np.float64)
+        self._settle()
+        return _joined(self._columns[name])
 
     def term(self, name: str) -> Floats:
         """Seconds of one cost term in every step, (steps,); 0 where a step has no such term."""
-        column = np.array(self._terms[name], dtype=np.float64)
-        return np.pad(column, (0, self._length - len(column)))
+        self._settle()
+        return _joined(self._terms[name])
 
     @property
     def term_names(self) -> tuple[str, ...]:
         """Names of the cost terms, in order of first appearance."""
+        self._settle()
         return tuple(self._terms)
 
     def term_seconds(self) -> dict[str, float]:
         """Busy time by cost term."""
-        return {name: math.fsum(column) for name, column in self._terms.items()}
+        return {name: float(self.term(name).sum()) for name in self.term_names}
 
 
-def _extend(column: array[Any], value: Any, count: int) -> None:
-    if isinstance(value, np.ndarray):
-        column.frombytes(value.astype(column.typecode, copy=False).tobytes())
-    else:
-        column.extend(array(column.typecode, (value,)) * count)
+def _spread(values: Sequence[Any], counts: NDArray[np.int64], begins: list[int], dtype: Any) -> NDArray[Any]:
+    """A column of steps from a value for each span, a number or an array."""
+    arrays = [index for index, value in enumerate(values) if value.__class__ is np.ndarray]
+    if not arrays:
+        return np.repeat(np.array(values, dtype=dtype), counts)
+    plain = list(values)
+    for index in arrays:
+        plain[index] = 0
+    column = np.repeat(np.array(plain, dtype=dtype), counts)
+    for index in arrays:
+        begin, value = begins[index], values[index]
+        column[begin : begin + len(value)] = value
+    return column
+
+
+def _added_up(terms: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    terms = tuple(terms)
+    named = dict(terms)
+    if len(named) < len(terms):
+        named = dict.fromkeys(named, 0.0)
+        for name, seconds in terms:
+            named[name] += seconds
+    return named
+
+
+def _joined(chunks: list[NDArray[Any]]) -> NDArray[Any]:
+    """The chunks as one, which they are from now on."""
+    if len(chunks) > 1:
+        chunks[:] = [np.concatenate(chunks)]
+    return chunks[0] if chunks else np.empty(0)
 
 
 @dataclass(frozen=True, slots=True)

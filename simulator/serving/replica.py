@@ -11,7 +11,7 @@ from typing import Protocol
 
 import simpy
 
-from simulator.serving.record import EngineStatistics, RequestRecord, RequestRecords, StepRecord, StepRecords
+from simulator.serving.record import EngineStatistics, RequestRecord, RequestRecords, RequestRow, StepRecord, StepRecords
 from simulator.serving.scheduler import AcceptancePath, BatchingRules, Scheduler, SequenceState, StepPlan
 from simulator.workload import Request
 
@@ -123,7 +123,7 @@ class Replica:
         if finished:
             self.scheduler.finish(finished)
             for sequence in finished:
-                self.records.append(request_record(sequence, now_s))
+                self.records.add(request_row(sequence, now_s))
                 self.request_done()
         return total
 
@@ -157,21 +157,11 @@ def step_record(plan: StepPlan, start_s: float, seconds: float, accepted: int, e
     )
 
 
-def request_record(sequence: SequenceState, finish_s: float) -> RequestRecord:
+def request_row(sequence: SequenceState, finish_s: float) -> RequestRow:
     """The record of a sequence that has emitted its last token."""
-    return RequestRecord(
-        request_id=sequence.request_id,
-        arrival_s=sequence.arrival_s,
-        prompt_tokens=sequence.prompt_tokens,
-        output_tokens=sequence.output_tokens,
-        first_scheduled_s=sequence.first_scheduled_s,
-        first_token_s=sequence.emission_s[0],
-        finish_s=finish_s,
-        rounds=sequence.rounds,
-        draft_rounds=sequence.draft_rounds,
-        drafted=sequence.drafted,
-        accepted=sequence.accepted,
-        preemptions=sequence.preemptions,
-        emission_s=sequence.emission_s,
-        emission_tokens=sequence.emission_tokens,
-    )
+    assert sequence.first_scheduled_s is not None
+    return RequestRow(
+        sequence.request_id, sequence.arrival_s, sequence.prompt_tokens, sequence.output_tokens, sequence.first_scheduled_s,
+        sequence.emission_s[0], finish_s, sequence.rounds, sequence.draft_rounds, sequence.drafted, sequence.accepted,
+        sequence.preemptions, "", sequence.emission_s, sequence.emission_tokens,
+    )  # fmt: skip

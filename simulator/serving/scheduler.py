@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -299,12 +299,16 @@ class Scheduler:
             return True
         kv = self.kv
         promised = 0
-        for running in self.running:
+        for running in self._admitted_for():
             missing = kv.blocks_for(self._promise(plan, running)) - self._held(plan, running)
             if missing > 0:
                 promised += missing
         wanted = kv.blocks_for(self._promise(plan, sequence))
         return wanted + promised + self.rules.watermark_blocks <= kv.free_blocks
+
+    def _admitted_for(self) -> Iterable[SequenceState]:
+        """Running sequences that may have been promised more than they hold."""
+        return self.running
 
     def _held(self, plan: StepPlan, sequence: SequenceState) -> int:  # noqa: ARG002
         """Blocks that a running sequence holds."""
