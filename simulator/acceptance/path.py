@@ -85,7 +85,8 @@ class UniformStream:
 
 def windows(flags: Flags, positions: int, depth: int) -> Flags:
     """flags[t, d] = flags[t + d] of a row of at least positions + depth - 1 flags: the depth does not matter."""
-    return np.lib.stride_tricks.sliding_window_view(flags[: positions + depth - 1], depth)
+    flags = np.ascontiguousarray(flags)
+    return np.ndarray((positions, depth), np.bool_, flags, strides=(1, 1))
 
 
 def drawn_proposals(seed: int, request_id: int, rates: Callable[[int], npt.NDArray[np.float64]]) -> ProposalSource | None:

@@ -167,15 +167,16 @@ class StepPricer:
     def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> StepCost:
         """One engine step. decode: (context, drafted) per sequence; prefill: (new tokens, cached before) per chunk."""
         asked = self._asked(decode)
-        if not decode:
-            return self._together(asked, 0, 0, 0.0, prefill, prompts_finished)
         drafting = [(context, drafted) for context, drafted in decode if drafted]
         if self.drafter is None or self.drafter.passes is None or not drafting:
             group = len(decode), asked.context_tokens
         else:
             group = len(drafting), sum(context for context, _ in drafting)
         gamma = max((drafted for _, drafted in drafting), default=0)
-        return self._together(asked, gamma, *group, prefill, prompts_finished)
+        terms = self._decode_terms(asked, gamma, *group)
+        if prefill:
+            terms += self._prefill_terms(asked, tuple(prefill), prompts_finished, terms, gamma > 0)
+        return StepCost(_total(terms), tuple(terms))
 
     def price_alike(
         self,
@@ -192,61 +193,44 @@ class StepPricer:
         Several rounds at once: arrays of one number per round instead of floats, in the answer too.
         windowed_tokens: each context counts up to `window`; left unread where that is None.
         """
-        asked = (sequences, drafted, context_tokens, windowed_tokens, longest_tokens)
-        if prefill or sequences == 0:
-            return self._alike(*asked, prefill, prompts_finished)
+        contexts = (context_tokens, windowed_tokens, longest_tokens)
         tape = self._tapes.get((sequences, drafted))
         if tape is None:
-            tape = self._tapes[sequences, drafted] = self._recorded(*asked)
-        (_, seconds), *terms = tape.replay(asked[2:])
-        return StepCost(seconds, tuple(terms))
+            tape = self._tapes[sequences, drafted] = self._recorded(sequences, drafted, contexts)
+        terms = tape.replay(contexts)
+        if prefill:
+            asked = self._alike(sequences, drafted, *contexts)
+            terms += self._prefill_terms(asked, tuple(prefill), prompts_finished, terms, drafted > 0)
+        return StepCost(_total(terms), tuple(terms))
 
-    def _recorded(self, sequences: int, drafted: int, *contexts: float) -> Tape:
-        """`_alike` for any contexts."""
-        tape = Tape([float(context if not isinstance(context, np.ndarray) else context[0]) for context in contexts])
-        cost = self._alike(sequences, drafted, *cast(list[float], tape.inputs))
-        return tape.keep([("", cost.seconds), *cost.terms])
+    def _recorded(self, sequences: int, drafted: int, contexts: Sequence[float]) -> Tape:
+        """The terms of a round for any contexts."""
+        tape = Tape([float(context[0]) if isinstance(context, np.ndarray) else context for context in contexts])
+        asked = self._alike(sequences, drafted, *cast(list[float], tape.inputs))
+        return tape.keep(self._decode_terms(asked, drafted, sequences, asked.context_tokens))
 
-    def _alike(
-        self,
-        sequences: int,
-        drafted: int,
-        context_tokens: float,
-        windowed_tokens: float,
-        longest_tokens: float,
-        prefill: Sequence[tuple[int, int]] = (),
-        prompts_finished: int = 0,
-    ) -> StepCost:
+    def _alike(self, sequences: int, drafted: int, context: float, windowed: float, longest: float) -> ForwardPass:
         rows = sequences * (1 + drafted)
-        windowed = windowed_tokens if self.window else context_tokens
-        asked = ForwardPass(sequences, rows, context_tokens, windowed, longest_tokens, (), rows)
-        return self._together(asked, drafted, sequences, context_tokens, prefill, prompts_finished)
+        return ForwardPass(sequences, rows, context, windowed if self.window else context, longest, (), rows)
 
     @property
     def window(self) -> int | None:
         """The smallest attention window of the target, up to which `price_alike` wants each context counted."""
         return self.target.window
 
-    def _together(
-        self,
-        asked: ForwardPass,
-        gamma: int,
-        drafting: int,
-        drafting_context: float,
-        prefill: Sequence[tuple[int, int]],
-        prompts_finished: int,
-    ) -> StepCost:
-        """The decoding sequences, of which `drafting` draft up to `gamma` tokens, and the prompts beside them."""
-        terms = self._pass_terms(asked, speculative=gamma > 0) if asked.sequences else []
-        if self.drafter is not None and asked.sequences:
+    def _decode_terms(
+        self, asked: ForwardPass, gamma: int, drafting: int, drafting_context: float
+    ) -> list[tuple[str, float]]:
+        """The decoding sequences, of which `drafting` draft up to `gamma` tokens."""
+        if not asked.sequences:
+            return []
+        terms = self._pass_terms(asked, speculative=gamma > 0)
+        if self.drafter is not None:
             if gamma or self.drafter.passes is None:
                 terms += drafting_terms(self.drafter, gamma, drafting, drafting_context)
             else:
                 terms += idle_terms(self.drafter, asked.sequences, asked.context_tokens)
-        named = [(term.name, term.seconds) for term in terms]
-        if prefill:
-            named += self._prefill_terms(asked, tuple(prefill), prompts_finished, sum(s for _, s in named), terms, gamma > 0)
-        return StepCost(sum(seconds for _, seconds in named), tuple(named))
+        return [(term.name, term.seconds) for term in terms]
 
     def _asked(self, decode: Sequence[tuple[int, int]]) -> ForwardPass:
         window = self.target.window
@@ -266,8 +250,7 @@ class StepPricer:
         asked: ForwardPass,
         prefill: tuple[tuple[int, int], ...],
         finished: int,
-        decode_s: float,
-        terms: list[CostTerm],
+        terms: list[tuple[str, float]],
         speculative: bool,
     ) -> list[tuple[str, float]]:
         """What the prompts add: the mixed pass less the same pass without them, and the draft's own prefill."""
@@ -280,7 +263,8 @@ class StepPricer:
             prefill,
             asked.logit_rows + finished,
         )
-        draft_s = sum(term.seconds for term in terms if term.name.startswith("draft"))
+        decode_s = _total(terms)
+        draft_s = sum(seconds for name, seconds in terms if name.startswith("draft"))
         mixed_s = sum(term.seconds for term in self._pass_terms(mixed, speculative))
         named = [("prefill", mixed_s - (decode_s - draft_s))]
         if self.drafter is not None:
@@ -303,3 +287,11 @@ class StepPricer:
             terms.append(CostTerm("round_overhead", engine.round_overhead_s.value + tree_s, "host"))
         terms += self.target.price(asked).terms
         return terms
+
+
+def _total(terms: Sequence[tuple[str, float]]) -> float:
+    """Term by term: what does not depend on contexts stands first, and is one number for many rounds."""
+    total = 0.0
+    for _, seconds in terms:
+        total = total + seconds
+    return total
