@@ -300,22 +300,23 @@ class ForwardCost:
 
     def _split(self, group: LayerGroup, asked: ForwardPass, context: float, reread: float) -> Operation:
         share = group.heads / group.kv_heads
-        blocks, tokens, flops, index_bytes = 0.0, context * reread, 0.0, 0.0
+        bytes_per_token = group.kv_elements_per_token * self.kv_number_bytes
+        # Factors are joined before they meet the context, which a span of rounds has many of.
+        kv_bytes, blocks, flops = context * (reread * bytes_per_token), 0.0, 0.0
         if asked.sequences:
             rows = asked.rows / asked.sequences / reread
             # Rows × heads of one KV head fill tiles of the tensor units.
             tile_rows = math.ceil(rows * share / ATTENTION_TILE_ROWS) * ATTENTION_TILE_ROWS / share
-            flops = tile_rows * context * reread * group.attention_flops_per_row_and_token
-            flops += rows * asked.context_tokens * group.index_flops_per_row_and_token
-            index_bytes = asked.context_tokens * group.index_elements_per_token * self.kv_number_bytes
+            flops = context * (tile_rows * reread * group.attention_flops_per_row_and_token)
+            flops += asked.context_tokens * (rows * group.index_flops_per_row_and_token)
+            kv_bytes += asked.context_tokens * (group.index_elements_per_token * self.kv_number_bytes)
             blocks = asked.sequences * reread * group.kv_heads
         for new, before in asked.prefill:
             seen = _seen_tokens(new, before, group.window)
-            tokens += min(before, group.window or before) + new
+            kv_bytes += (min(before, group.window or before) + new) * bytes_per_token
             flops += new * (
                 seen * group.attention_flops_per_row_and_token + (before + new / 2) * group.index_flops_per_row_and_token
             )
-        kv_bytes = tokens * group.kv_elements_per_token * self.kv_number_bytes + index_bytes
         # Prefill blocks are full waves of arithmetic, already in their FLOPs.
         return split_kv_attention(kv_bytes, blocks, flops, self.hardware)
 

@@ -17,35 +17,35 @@ from typing import Any, cast
 import numpy as np
 
 Operation = Callable[..., Any]
-_FOR_ARRAYS: dict[Operation, Operation] = {}
+# A tape used this often is worth compiling: that takes as long as some fifty replays.
+USES_BEFORE_COMPILING = 50
 
 
-def _for_both(on_array: Operation) -> Callable[[Operation], Operation]:
-    """Marks a function of numbers, and names the one that does the same to arrays."""
-
-    def mark(on_number: Operation) -> Operation:
-        _FOR_ARRAYS[on_number] = on_array
-        return on_number
-
-    return mark
-
-
-@_for_both(np.maximum)
 def _larger(first: float, second: float) -> float:
     return first if first > second else second
 
 
-@_for_both(np.minimum)
 def _smaller(first: float, second: float) -> float:
     return first if first < second else second
 
 
-@_for_both(np.where)
 def _either(condition: bool, first: float, second: float) -> float:
     return first if condition else second
 
 
-_FOR_ARRAYS[math.sqrt] = np.sqrt
+# Each operation on numbers: the one that does the same to arrays, and how both are written.
+_OPERATIONS: dict[Operation, tuple[Operation, str, str]] = {
+    operator.add: (operator.add, "{0} + {1}", "{0} + {1}"),
+    operator.sub: (operator.sub, "{0} - {1}", "{0} - {1}"),
+    operator.mul: (operator.mul, "{0} * {1}", "{0} * {1}"),
+    operator.truediv: (operator.truediv, "{0} / {1}", "{0} / {1}"),
+    operator.le: (operator.le, "{0} <= {1}", "{0} <= {1}"),
+    operator.abs: (operator.abs, "abs({0})", "abs({0})"),
+    math.sqrt: (np.sqrt, "sqrt({0})", "sqrt({0})"),
+    _larger: (np.maximum, "{0} if {0} > {1} else {1}", "maximum({0}, {1})"),
+    _smaller: (np.minimum, "{0} if {0} < {1} else {1}", "minimum({0}, {1})"),
+    _either: (np.where, "{1} if {0} else {2}", "where({0}, {1}, {2})"),
+}
 
 
 class Traced:
@@ -89,6 +89,10 @@ class Traced:
         raise TypeError("a number that is not known yet decides nothing")
 
 
+def _plain(number: Any) -> Any:
+    return number.item() if isinstance(number, np.generic) else number
+
+
 def _is(operand: object, number: int) -> bool:
     return not isinstance(operand, Traced) and operand == number
 
@@ -100,8 +104,10 @@ class Tape:
         self.inputs = [Traced(self, index, sample) for index, sample in enumerate(samples)]
         self._known: dict[tuple[Any, ...], Traced] = {}
         self._operations: list[tuple[Operation, tuple[Any, ...]]] = []
-        self._steps: list[tuple[Operation, Operation, tuple[Any, ...], int]] = []
+        self._steps: list[tuple[Operation, tuple[Any, ...]]] = []
         self._results: list[tuple[str, Any]] = []
+        self._uses = 0
+        self._compiled: tuple[Operation, Operation] | None = None
 
     def do(self, operation: Operation, *operands: Any) -> Traced:
         key = (operation, *((operand.index,) if isinstance(operand, Traced) else operand for operand in operands))
@@ -126,22 +132,43 @@ class Tape:
             if first + index not in needed:
                 continue
             # An operand is a place on the tape, or a one-element tuple around a constant.
-            read = tuple(place[operand.index] if isinstance(operand, Traced) else (operand,) for operand in operands)
-            self._steps.append((operation, _FOR_ARRAYS.get(operation, operation), read, len(read)))
+            read = tuple(place[operand.index] if isinstance(operand, Traced) else (_plain(operand),) for operand in operands)
+            self._steps.append((operation, read))
             place[first + index] = first + len(self._steps) - 1
-        self._results = [(name, place[r.index] if isinstance(r, Traced) else (r,)) for name, r in results]
+        self._results = [(name, place[r.index] if isinstance(r, Traced) else (_plain(r),)) for name, r in results]
         self._operations.clear()
         self._known.clear()
         return self
 
     def replay(self, numbers: Sequence[Any]) -> list[tuple[str, Any]]:
         """The results for these inputs."""
+        arrays = isinstance(numbers[0], np.ndarray)
+        if self._compiled is not None:
+            return cast(list[tuple[str, Any]], self._compiled[arrays](*numbers))
+        self._uses += 1
+        if self._uses == USES_BEFORE_COMPILING:
+            self._compiled = self._function(1), self._function(2)
         values = list(numbers)
-        which = 1 if isinstance(values[0], np.ndarray) else 0
-        for step in self._steps:
-            operands = [values[o] if o.__class__ is int else o[0] for o in step[2]]
-            values.append(step[which](*operands))
+        for operation, read in self._steps:
+            operands = [values[o] if o.__class__ is int else o[0] for o in read]
+            values.append((_OPERATIONS[operation][0] if arrays else operation)(*operands))
         return [(name, values[r] if r.__class__ is int else r[0]) for name, r in self._results]
+
+    def _function(self, form: int) -> Operation:
+        """The tape as one function, of numbers (form 1) or of arrays (form 2)."""
+
+        def text(operand: Any) -> str:
+            return f"v{operand}" if operand.__class__ is int else repr(operand[0])
+
+        first = len(self.inputs)
+        lines = [f"def replay({', '.join(f'v{index}' for index in range(first))}):"]
+        for index, (operation, read) in enumerate(self._steps):
+            lines.append(f"    v{first + index} = {str(_OPERATIONS[operation][form]).format(*map(text, read))}")
+        lines.append(f"    return [{', '.join(f'({name!r}, {text(place)})' for name, place in self._results)}]")
+        names: dict[str, Any] = {"inf": math.inf, "nan": math.nan, "maximum": np.maximum, "minimum": np.minimum, "where": np.where}
+        names["sqrt"] = math.sqrt if form == 1 else np.sqrt
+        exec("\n".join(lines), names)
+        return cast(Operation, names["replay"])
 
 
 # ------------------------------------------------------------------------- functions that formulas use on either kind of number
