@@ -24,7 +24,7 @@ from simulator.serving import (
     summarise,
     unmet_limits,
 )
-from simulator.serving.arrivals import open_loop
+from simulator.serving.arrivals import OpenLoop
 from simulator.serving.kv_cache import KVCache
 from simulator.serving.replica import Replica
 from simulator.serving.scheduler import Scheduler, SequenceState, StepPlan
@@ -242,7 +242,7 @@ def test_one_timeout_per_step() -> None:
 
     env = Counting(initial_time=0.0)
     replica = Replica(env, RULES, Constant(), lambda _: Accepts(), lambda _: 0)
-    open_loop(env, [Request(0, 0.0, 10, 5), Request(1, 20.0, 10, 5)], replica.submit)
+    OpenLoop(env, [Request(0, 0.0, 10, 5), Request(1, 20.0, 10, 5)], replica.submit)
     env.run()
     assert env.timeouts == len(replica.steps) == 10
 

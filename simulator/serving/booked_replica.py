@@ -23,11 +23,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import simpy
-from numpy.typing import NDArray
 
 from simulator.serving.arrivals import delay_until
 from simulator.serving.booking import ACCEPTED, BLOCKS, CONTEXT, EMITTED, MISSING_DRAFTS, WINDOWED, Booking, BookingScheduler
@@ -41,13 +40,20 @@ LONGEST_SPAN = 4096
 
 
 class Span(NamedTuple):
-    """Rounds under way: when it began, the seconds and the end of each round, the cost terms, what all of it was planned as."""
+    """Rounds under way: what they were planned as, when the first began, the seconds and the end of each, the cost terms.
+
+    A lone round has numbers where several have arrays.
+    """
 
     plan: StepPlan
     start_s: float
-    seconds: NDArray[np.float64]
-    end_s: NDArray[np.float64]
+    seconds: Any
+    end_s: Any
     terms: tuple[tuple[str, Any], ...]
+
+    def end_of(self, rounds: int) -> float:
+        """When the first `rounds` rounds are over."""
+        return float(self.end_s[rounds - 1]) if isinstance(self.end_s, np.ndarray) else cast(float, self.end_s)
 
 
 class BookedReplica(Replica):
@@ -88,7 +94,7 @@ class BookedReplica(Replica):
             rounds = int(np.searchsorted(self._span.end_s[: self._rounds], self.env.now)) + 1
             if rounds < self._rounds:
                 self._rounds = rounds
-                self._wake_at(float(self._span.end_s[rounds - 1]))
+                self._wake_at(self._span.end_of(rounds))
 
     def _wake_at(self, time_s: float) -> None:
         self._wake_after(delay_until(time_s, self.env.now))
@@ -101,34 +107,39 @@ class BookedReplica(Replica):
         if event is not self._alarm:
             return  # cut short since
         if self._span is not None:
-            end_s = float(self._span.end_s[self._rounds - 1])
+            end_s = self._span.end_of(self._rounds)
             if self.env.now < end_s:
                 self._wake_at(end_s)
                 return
             self._carry_out(self._span, self._rounds)
         self._wakes += 1
-        self._span = self._next_span()
-        if self._span is None:
-            self._alarm = None
-            return
-        self._rounds = len(self._span.seconds)
-        assert self._rounds > 0
-        self._wake_at(float(self._span.end_s[-1]))
-
-    # ------------------------------------------------------------------------------------------------------ plan and price
-
-    def _next_span(self) -> Span | None:
         plan = self.scheduler.plan()
         if plan is None:
-            return None
-        rounds = self._horizon(plan) if plan.booked else 1
+            self._alarm = None
+            return
+        self._rounds = rounds = self._horizon(plan) if plan.booked else 1
+        assert rounds > 0
+        self._span = self._priced(plan, rounds)
+        self._wake_at(self._span.end_of(rounds))
+
+    # ----------------------------------------------------------------------------------------------------------- price
+
+    def _priced(self, plan: StepPlan, rounds: int) -> Span:
         cost = self._price(plan, rounds)
-        seconds = np.atleast_1d(np.asarray(cost.seconds, dtype=np.float64))
-        if not 0 < seconds.min() or not seconds.max() < math.inf:
-            raise ValueError(f"a step must take a positive, finite time (got {seconds.min()} to {seconds.max()} s)")
-        end_s = seconds.copy()
-        end_s[0] += self.env.now
-        return Span(plan, self.env.now, seconds, np.add.accumulate(end_s), tuple(cost.terms))
+        start_s, seconds = self.env.now, cost.seconds
+        if rounds == 1:
+            shortest_s = longest_s = seconds
+            end_s: Any = start_s + seconds
+        else:
+            # A price that does not depend on the contexts is one number for all rounds.
+            spread = np.full(rounds, seconds)
+            shortest_s, longest_s, seconds = spread.min(), spread.max(), spread
+            ends = spread.copy()
+            ends[0] += start_s
+            end_s = np.add.accumulate(ends)
+        if not (0 < shortest_s and longest_s < math.inf):
+            raise ValueError(f"a step must take a positive, finite time (got {shortest_s} to {longest_s} s)")
+        return Span(plan, start_s, seconds, end_s, cost.terms)
 
     def _horizon(self, plan: StepPlan) -> int:
         """Rounds until something other than a round happens."""
@@ -167,37 +178,43 @@ class BookedReplica(Replica):
             self._plain_steps += bool(plan.decode)
             accepted = accept(plan)
             emitted = self._commit(plan, accepted, span.start_s)
-            seconds = float(span.seconds[0])
-            self.steps.append(step_record(plan, span.start_s, seconds, sum(accepted), emitted), span.terms)
+            self.steps.append(step_record(plan, span.start_s, span.seconds, sum(accepted), emitted), span.terms)
         else:
             self._commit_booked(span, rounds)
-        self.scheduler.unbooked += [s for s in plan.prompts if s.decoding and s.emitted < s.output_tokens]
+        if plan.prompts:
+            self.scheduler.unbooked += [s for s in plan.prompts if s.decoding and s.emitted < s.output_tokens]
 
     def _commit_booked(self, span: Span, rounds: int) -> None:
         timeline, plan, drafts = self.scheduler.timeline, span.plan, self.scheduler.gamma
         booked = plan.booked
-        accepted, emitted, drafted = 0, booked, booked * drafts  # type: Any, Any, int
-        context, blocks = timeline.row(CONTEXT, rounds).copy(), timeline.row(BLOCKS, rounds)
-        if drafts:
-            accepted, emitted = timeline.row(ACCEPTED, rounds).copy(), timeline.row(EMITTED, rounds).copy()
-            if timeline.now < timeline.uneven_until:
-                drafted -= timeline.at(MISSING_DRAFTS)
-        end_s = span.end_s[:rounds]
-        self.scheduler.round_end_s.frombytes(end_s.tobytes())
-        emitted = emitted + self._commit(plan, [], span.start_s)
-        start_s: Any = span.start_s
-        if rounds > 1:
+        drafted = booked * drafts
+        if timeline.now < timeline.uneven_until:
+            drafted -= timeline.at(MISSING_DRAFTS)
+        first_blocks = timeline.at(BLOCKS)
+        accepted, emitted = 0, booked  # type: Any, Any
+        if rounds == 1:
+            start_s, end_s = span.start_s, span.end_of(1)  # type: Any, Any
+            context, blocks = timeline.at(CONTEXT), first_blocks  # type: Any, Any
+            if drafts:
+                accepted, emitted = timeline.at(ACCEPTED), timeline.at(EMITTED)
+            self.scheduler.round_end_s.append(end_s)
+        else:
+            end_s = span.end_s[:rounds]
             start_s = np.empty(rounds)
             start_s[0], start_s[1:] = span.start_s, end_s[:-1]
+            context, blocks = timeline.row(CONTEXT, rounds).copy(), timeline.row(BLOCKS, rounds)
+            if drafts:
+                accepted, emitted = timeline.row(ACCEPTED, rounds).copy(), timeline.row(EMITTED, rounds).copy()
+            self.scheduler.round_end_s.frombytes(end_s.tobytes())
+        prompt_tokens = 0
+        if plan.prefill:
+            emitted = emitted + self._commit(plan, [], span.start_s)
+            prompt_tokens = sum([new_tokens for new_tokens, _ in plan.prefill])
         step = (
-            start_s, span.seconds[:rounds], booked, context, booked + drafted, drafted, accepted, emitted, len(plan.prefill),
-            sum([new_tokens for new_tokens, _ in plan.prefill]), plan.prompts_finished, plan.preempted, plan.running, plan.waiting,
-            blocks + (plan.used_blocks - int(blocks[0])),
+            start_s, span.seconds, booked, context, booked + drafted, drafted, accepted, emitted, len(plan.prefill), prompt_tokens,
+            plan.prompts_finished, plan.preempted, plan.running, plan.waiting, blocks + (plan.used_blocks - first_blocks),
         )  # fmt: skip
-        terms = span.terms
-        if rounds < len(span.seconds):
-            terms = tuple((n, s[:rounds] if isinstance(s, np.ndarray) else s) for n, s in terms)
-        self.steps.append(step, terms, rounds)
+        self.steps.append(step, span.terms, rounds)
         for booking in self.scheduler.advance(rounds):
             self._finish(booking)
 
@@ -207,9 +224,7 @@ class BookedReplica(Replica):
         if len(sequence.emission_s) == 1:
             booking.count(rounds)
             tokens = None if booking.emitted is None else booking.emitted.astype(np.uint8).tobytes()
-            self.records.add(request_row(sequence, self.env.now)._replace(
-                emission_s=None, emission_tokens=None, first_round=booking.start, burst_tokens=tokens
-            ))  # fmt: skip
+            self.records.add(request_row(sequence, self.env.now, booking.start, tokens))
         else:
             booking.settle(booking.end, self.scheduler.round_end_s)
             self.records.add(request_row(sequence, self.env.now))

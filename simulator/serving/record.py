@@ -275,7 +275,8 @@ class StepRecords:
     def append(self, step: tuple[Any, ...], terms: Iterable[tuple[str, Any]], count: int = 1) -> None:
         """Adds a step; terms of the same name add up.
 
-        Or `count` steps at once: each field of `step` and each term is one number for all of them, or an array (count,).
+        Or `count` steps at once: each field of `step` and each term is one number for all of them, or an array that begins with
+        one for each.
         """
         self._pending.append((count, step, terms))
         self._length += count
@@ -340,10 +341,10 @@ def _spread(values: Sequence[Any], counts: NDArray[np.int64], begins: list[int],
     plain = list(values)
     for index in arrays:
         plain[index] = 0
-    column = np.repeat(np.array(plain, dtype=dtype), counts)
+    column, sizes = np.repeat(np.array(plain, dtype=dtype), counts), counts.tolist()
     for index in arrays:
-        begin, value = begins[index], values[index]
-        column[begin : begin + len(value)] = value
+        begin, count = begins[index], sizes[index]
+        column[begin : begin + count] = values[index][:count]
     return column
 
 

@@ -157,11 +157,15 @@ def step_record(plan: StepPlan, start_s: float, seconds: float, accepted: int, e
     )
 
 
-def request_row(sequence: SequenceState, finish_s: float) -> RequestRow:
-    """The record of a sequence that has emitted its last token."""
+def request_row(
+    sequence: SequenceState, finish_s: float, first_round: int = -1, burst_tokens: bytes | None = None
+) -> RequestRow:
+    """The record of a sequence that has emitted its last token; with `first_round`, its bursts after the first are rounds."""
     assert sequence.first_scheduled_s is not None
+    own = first_round < 0
     return RequestRow(
         sequence.request_id, sequence.arrival_s, sequence.prompt_tokens, sequence.output_tokens, sequence.first_scheduled_s,
         sequence.emission_s[0], finish_s, sequence.rounds, sequence.draft_rounds, sequence.drafted, sequence.accepted,
-        sequence.preemptions, "", sequence.emission_s, sequence.emission_tokens,
+        sequence.preemptions, "", sequence.emission_s if own else None, sequence.emission_tokens if own else None, first_round,
+        burst_tokens,
     )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import simpy
 
-from simulator.serving.arrivals import ClosedLoop, open_loop
+from simulator.serving.arrivals import ClosedLoop, OpenLoop
 from simulator.serving.booked_replica import BookedReplica
 from simulator.serving.record import ServingResult
 from simulator.serving.replica import Replica, StepPricer
@@ -39,7 +39,7 @@ def serve(
     env = simpy.Environment(initial_time=0.0)
     replica = (Replica if readable else BookedReplica)(env, rules, pricer, paths, num_speculative_tokens)
     if users is None:
-        open_loop(env, requests, replica.submit)
+        OpenLoop(env, requests, replica.submit)
     else:
         replica.request_done = ClosedLoop(env, requests, replica.submit, users, think_time_s).request_done
     env.run()
