@@ -25,7 +25,6 @@ from simulator.serving import (
     BatchingRules,
     Load,
     PairedRatio,
-    RequestRecord,
     ServingResult,
     Summary,
     no_lookahead,
@@ -33,9 +32,9 @@ from simulator.serving import (
     serve,
     summarise,
 )
-from simulator.serving.metrics import Window, is_good, load_in
+from simulator.serving.metrics import Value, Window, is_good, load_in
 from simulator.spec import Problem, SpecError
-from simulator.workload import Request, ServiceLevel, requests_of
+from simulator.workload import Request, requests_of
 
 # The fewest requests of the run that measures how many a second the replica can finish when work never runs out.
 SATURATION_REQUESTS = 400
@@ -283,13 +282,12 @@ class _Server:
             replace(r, request_id=i, arrival_s=i / rate_per_s) for i, r in zip(range(count), cycle(requests), strict=False)
         )
         result = serve(arriving, self.rules, self.pricer, self.path, self.drafts)
-        ends = sorted(record.finish_s for record in result.records if record.finish_s is not None)
-        start_s = ends[len(ends) // 2]
-        end_s = max(record.first_scheduled_s or 0.0 for record in result.records)
-        if sum(start_s < end <= end_s for end in ends) < len(ends) / 5:
-            start_s, end_s = 0.0, ends[-1]
+        ends = np.sort(result.records.column("finish_s"))
+        start_s, end_s = float(ends[len(ends) // 2]), float(result.records.column("first_scheduled_s").max())
+        if ((start_s < ends) & (ends <= end_s)).sum() < len(ends) / 5:
+            start_s, end_s = 0.0, float(ends[-1])
         spans = np.histogram(ends, np.linspace(start_s, end_s, SATURATION_SPANS + 1))[0]
-        share = load_in(result, Window(start_s, end_s, (), "")).prefill_share
+        share = load_in(result, Window(start_s, end_s, result.records[:0], "")).prefill_share
         log_std = float(spans.std(ddof=1) / spans.mean() / math.sqrt(SATURATION_SPANS))
         return Saturation(float(spans.sum()) / (end_s - start_s), log_std, share)
 
@@ -320,7 +318,7 @@ class _Runs:
     slow_rounds: ServingResult
     fast_rounds: ServingResult
 
-    def gain(self, value: Callable[[RequestRecord], float | None], invert: bool = False) -> Estimate | None:
+    def gain(self, value: Value, invert: bool = False) -> Estimate | None:
         """Plain over speculative (or the inverse, for what should rise), with the doubt of requests and of R together.
 
         None where no request has a positive value in both runs.
@@ -360,7 +358,7 @@ def _compare(server: _Server, plain: Variant, variant: Variant, requests: tuple[
     verdict: Verdict = "close" if judged is None else _verdict(judged)
     if judged is None:
         metric, verdict = _unjudged(metric, plain.summary, variant.summary)
-    e2e = runs.gain(lambda record: record.e2e_latency_s)
+    e2e = runs.gain(lambda records: records.e2e_latency_s)
     assert e2e is not None  # both runs served the same requests, and some
     tokens = variant.summary.output_tokens_per_s / plain.summary.output_tokens_per_s
     goodput = None
@@ -372,7 +370,7 @@ def _compare(server: _Server, plain: Variant, variant: Variant, requests: tuple[
     capacity = Estimate.lognormal(full.per_s / empty.per_s, doubt)
     return Comparison(
         variant=variant, metric=metric, gain=judged or e2e, verdict=verdict,
-        tpot=runs.gain(lambda record: record.tpot_s), e2e=e2e, goodput=goodput, output_tokens=tokens, capacity=capacity,
+        tpot=runs.gain(lambda records: records.tpot_s), e2e=e2e, goodput=goodput, output_tokens=tokens, capacity=capacity,
         batch=batch, context=context, round=cost, r=Estimate.lognormal(cost.r, log_std), mean_acceptance_length=tau,
         break_even_acceptance_rate=pricer.base.break_even_rate(gamma, batch, context, proposal_rate),
         textbook_speedup=theory.textbook_speedup(tau, gamma, cost.cost_coefficient), causes=_causes(plain, variant, cost),
@@ -382,13 +380,13 @@ def _compare(server: _Server, plain: Variant, variant: Variant, requests: tuple[
 def _judged(scenario: Scenario, runs: _Runs) -> tuple[str, Estimate | None]:
     """What the verdict is about, and its gain: goodput under a service level, else tokens per second or time per token."""
     level, arrivals = scenario.file.service_level, scenario.file.workload.arrivals
-    turns = runs.gain(lambda record: _turn_s(record, arrivals.think_time_s or 0.0)) if arrivals.users else None
+    turns = runs.gain(lambda records: records.e2e_latency_s + (arrivals.think_time_s or 0.0)) if arrivals.users else None
     if level is not None:
-        good = runs.gain(lambda record: _good(record, level), invert=True)
+        good = runs.gain(lambda records: is_good(records, level).astype(float), invert=True)
         return "goodput", _product(good, turns) if arrivals.users else good
     if arrivals.users:
         return "output tokens per second", turns
-    return "mean time per output token", runs.gain(lambda record: record.tpot_s)
+    return "mean time per output token", runs.gain(lambda records: records.tpot_s)
 
 
 def _unjudged(metric: str, plain: Summary, speculative: Summary) -> tuple[str, Verdict]:
@@ -416,14 +414,6 @@ def _product(first: Estimate | None, second: Estimate | None) -> Estimate | None
 def _nothing_served(scenario: Scenario, summary: Summary) -> Problem:
     why = ", ".join(f"{count} {reason}" for reason, count in summary.rejected.items()) or "none arrived"
     return scenario.document.problem(("workload",), f"must hold requests that can be served: {why}")
-
-
-def _good(record: RequestRecord, level: ServiceLevel) -> float:
-    return float(is_good(record, level))
-
-
-def _turn_s(record: RequestRecord, think_s: float) -> float | None:
-    return None if record.e2e_latency_s is None else record.e2e_latency_s + think_s
 
 
 def _verdict(gain: Estimate) -> Verdict:

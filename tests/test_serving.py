@@ -15,6 +15,7 @@ from simulator.serving import (
     BatchingRules,
     Distribution,
     RequestRecord,
+    RequestRecords,
     ServingResult,
     StepRecord,
     StepRecords,
@@ -26,6 +27,7 @@ from simulator.serving import (
 )
 from simulator.serving.arrivals import OpenLoop
 from simulator.serving.kv_cache import KVCache
+from simulator.serving.record import Floats
 from simulator.serving.replica import Replica
 from simulator.serving.scheduler import Scheduler, SequenceState, StepPlan
 from simulator.workload import Request, ServiceLevel
@@ -419,8 +421,8 @@ def records_with(latencies_s: Iterable[float]) -> list[RequestRecord]:
     return [RequestRecord(i, float(i), 1, 1, float(i), i + value, i + value) for i, value in enumerate(latencies_s)]
 
 
-def e2e(record: RequestRecord) -> float | None:
-    return record.e2e_latency_s
+def e2e(records: RequestRecords) -> Floats:
+    return records.e2e_latency_s
 
 
 def test_a_constant_factor_between_runs_is_found_exactly() -> None:
@@ -452,7 +454,7 @@ def test_in_a_closed_loop_latency_tells_the_ratio_of_request_rates() -> None:
     requests, think_time_s = poisson(1500, 1.0), 0.5
     plain = run(requests, users=6, think_time_s=think_time_s)
     speculative = run(requests, drafts=3, accepted=1, users=6, think_time_s=think_time_s)
-    compared = paired_ratio(plain.records, speculative.records, lambda record: (record.e2e_latency_s or 0.0) + think_time_s)
+    compared = paired_ratio(plain.records, speculative.records, lambda records: records.e2e_latency_s + think_time_s)
     assert summarise(speculative).requests_per_s / summarise(plain).requests_per_s == pytest.approx(compared.ratio, rel=0.02)
     assert compared.low < compared.ratio < compared.high
 
@@ -463,7 +465,7 @@ def test_only_requests_with_a_value_in_both_runs_are_paired() -> None:
     compared = paired_ratio(a, b, e2e, warm_up_fraction=0.0)
     assert (compared.ratio, compared.requests) == (2.0, 2)
     with pytest.raises(ValueError, match="no positive value in both runs"):
-        paired_ratio(a, b, lambda record: record.tpot_s)
+        paired_ratio(a, b, lambda records: records.tpot_s)
 
 
 def test_fewer_than_two_pairs_say_nothing_about_the_interval() -> None:

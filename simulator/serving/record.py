@@ -176,6 +176,30 @@ class RequestRecords(Sequence[RequestRecord]):
         values = np.array(self._columns[name], dtype=np.float64 if name in _TIMES else np.int64)
         return values if self._order is None else values[self._order]
 
+    @property
+    def queueing_s(self) -> Floats:
+        """As of each record, (records,); NaN for None, here and below."""
+        return self.column("first_scheduled_s") - self.column("arrival_s")
+
+    @property
+    def ttft_s(self) -> Floats:
+        return self.column("first_token_s") - self.column("arrival_s")
+
+    @property
+    def e2e_latency_s(self) -> Floats:
+        return self.column("finish_s") - self.column("arrival_s")
+
+    @property
+    def tpot_s(self) -> Floats:
+        tokens = self.column("output_tokens") - 1
+        after_s = self.column("finish_s") - self.column("first_token_s")
+        return np.divide(after_s, tokens, out=np.full(len(tokens), math.nan), where=tokens > 0)
+
+    def served_by_arrival(self) -> RequestRecords:
+        """Those that finished, in order of arrival."""
+        order = np.lexsort((self.column("request_id"), self.column("arrival_s")))
+        return self.take(order[~np.isnan(self.column("finish_s")[order])])
+
     def __len__(self) -> int:
         return len(self._columns["arrival_s"]) + len(self._pending) if self._order is None else len(self._order)
 
