@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import cycle
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -133,11 +133,11 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Simulation
     """
     requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
     warnings = list(scenario.warnings)
-    plain = _variant(_Server(scenario, scenario.deployment.plain(), 0, None), "no speculation", requests, progress)
+    plain = _variant(Server(scenario, scenario.deployment.plain(), 0, None), "no speculation", requests, progress)
     comparisons = []
     for gamma in scenario.gammas:
         for label, law in _laws(scenario, gamma, warnings):
-            server = _Server(scenario, scenario.deployment, gamma, law)
+            server = Server(scenario, scenario.deployment, gamma, law)
             comparisons.append(_compare(server, plain, _variant(server, label, requests, progress), requests))
     return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(warnings))
 
@@ -145,7 +145,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Simulation
 def plain_load(scenario: Scenario) -> Load:
     """How busy the server is without speculation: mean batch and context of the scenario's own requests."""
     requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
-    summary = summarise(_Server(scenario, scenario.deployment.plain(), 0, None).run(requests))
+    summary = summarise(Server(scenario, scenario.deployment.plain(), 0, None).run(requests))
     if not summary.finished:
         raise SpecError([_nothing_served(scenario, summary)])
     return summary.load
@@ -211,20 +211,37 @@ class _ScaledRounds:
     base: StepPricer
     scale: float
 
+    @property
+    def window(self) -> int | None:
+        return self.base.window
+
     def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> StepCost:
-        cost = self.base.price(decode, prefill, prompts_finished)
+        return self._scaled(self.base.price(decode, prefill, prompts_finished))
+
+    def price_alike(self, *asked: Any) -> StepCost:
+        return self._scaled(self.base.price_alike(*asked))
+
+    def _scaled(self, cost: StepCost) -> StepCost:
         terms = tuple((name, s if name.startswith("prefill") else s * self.scale) for name, s in cost.terms)
         return StepCost(sum(seconds for _, seconds in terms), terms)
 
 
 @dataclass(frozen=True)
-class _Server:
+class Server:
     """Serves the scenario's requests under one deployment, γ and acceptance law (None = no speculation)."""
 
     scenario: Scenario
     deployment: Deployment
     gamma: int
     law: AcceptanceLaw | None
+
+    @classmethod
+    def of(cls, scenario: Scenario, gamma: int) -> Server:
+        """The server at one γ of a scenario whose acceptance is given; 0 is no speculation."""
+        resolved = scenario.acceptance(gamma) if gamma else None
+        if resolved is None:
+            return cls(scenario, scenario.deployment.plain(), 0, None)
+        return cls(scenario, scenario.deployment, gamma, resolved.law)
 
     @cached_property
     def rules(self) -> BatchingRules:
@@ -292,7 +309,7 @@ class _Server:
         return Saturation(float(spans.sum()) / (end_s - start_s), log_std, share)
 
 
-def _variant(server: _Server, label: str, requests: tuple[Request, ...], progress: Progress | None) -> Variant:
+def _variant(server: Server, label: str, requests: tuple[Request, ...], progress: Progress | None) -> Variant:
     count = 0
 
     def begun() -> None:
@@ -339,7 +356,7 @@ class _Runs:
         return Estimate(middle.ratio, middle.ratio * math.exp(-below), middle.ratio * math.exp(min(above, 50.0)))
 
 
-def _compare(server: _Server, plain: Variant, variant: Variant, requests: tuple[Request, ...]) -> Comparison:
+def _compare(server: Server, plain: Variant, variant: Variant, requests: tuple[Request, ...]) -> Comparison:
     """What speculation changed, with the doubt of requests and of coefficients together."""
     load, gamma, law = plain.summary.load, variant.gamma, server.law
     assert law is not None

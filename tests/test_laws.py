@@ -104,7 +104,10 @@ class AffinePricer:
     def _price(self, rows: int, context: Any, windowed: Any, longest: Any, prefill: Sequence[tuple[int, int]]) -> Cost:
         terms = [("host", STEP_S), ("decode", rows * self.decode_row_s)]
         if self.context_token_s:
-            terms += [("attention", (context + 2 * windowed) * self.context_token_s), ("walk", longest * self.context_token_s / 3)]
+            terms += [
+                ("attention", (context + 2 * windowed) * self.context_token_s),
+                ("walk", longest * self.context_token_s / 3),
+            ]
         if prefill:
             terms.append(("prefill", sum(new for new, _ in prefill) * self.prefill_token_s))
         return Cost(sum(seconds for _, seconds in terms), tuple(terms))
@@ -190,7 +193,18 @@ def drawn(seed: int) -> Scenario:
     return Scenario(seed, **{name: options[rng.integers(len(options))] for name, options in OPTIONS.items()})
 
 
-scenarios = st.integers(0, 2**32 - 1).map(drawn)
+def roomy(seed: int) -> Scenario:
+    """A scenario of long outputs with budget to spare, in which spans of many rounds are cut, preempted and booked anew."""
+    rng = np.random.default_rng([seed, *b"roomy"])
+    blocks, drafts_up_to = int(rng.choice([40, 100, 300, 2000])), int(rng.choice([2, 5, 64]))
+    return replace(
+        drawn(seed), longest_output=200, max_model_len=1000, max_num_batched_tokens=512, total_blocks=blocks,
+        speculate_up_to=drafts_up_to, gap_s=float(rng.choice([0.02, 0.2, 0.5])), proposal_rate=1.0,
+    )  # fmt: skip
+
+
+seeds = st.integers(0, 2**32 - 1)
+scenarios = seeds.map(drawn)
 
 SCARCE_BLOCKS = Scenario(total_blocks=15, gap_s=0.0, num_requests=20, max_num_batched_tokens=512)
 SCARCE_SLOTS = Scenario(max_num_seqs=2, gap_s=0.0)
@@ -202,10 +216,16 @@ CLOSED_LOOP = Scenario(users=4, num_requests=20, total_blocks=20)
 TIES = Scenario(on_grid=True, gap_s=0.02, num_requests=150, num_speculative_tokens=0)
 
 
+# `pytest --hypothesis-profile=thorough` tries 10,000 scenarios for every law.
+quickly = settings(
+    derandomize=True, deadline=None, database=None, max_examples=max(300, settings.default.max_examples)
+)  # fmt: skip
+
+
 def law(check: Callable[[Run], None]) -> Callable[[], None]:
     """Makes a test of a law: the named scenarios, then random ones."""
 
-    @settings(derandomize=True, deadline=None, max_examples=300, database=None)
+    @quickly
     @given(scenario=scenarios)
     @example(scenario=SCARCE_BLOCKS)
     @example(scenario=SCARCE_SLOTS)
@@ -404,7 +424,7 @@ def test_closed_loop_never_has_more_requests_than_users(run: Run) -> None:
         assert all(step.running + step.waiting <= run.scenario.users for step in run.result.steps)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300, database=None)
+@quickly
 @given(scenario=scenarios)
 def test_no_drafts_equal_no_speculation(scenario: Scenario) -> None:
     """No drafts asked of a drafter, and a drafter that never proposes and needs no slots, both are the plain engine.
@@ -420,7 +440,7 @@ def test_no_drafts_equal_no_speculation(scenario: Scenario) -> None:
         assert list(same.steps) == list(plain.steps)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300, database=None)
+@quickly
 @given(scenario=scenarios)
 def test_speculation_changes_times_but_not_what_is_served(scenario: Scenario) -> None:
     plain, speculative = remembered(replace(scenario, num_speculative_tokens=0)), remembered(scenario)
@@ -436,6 +456,21 @@ def test_booked_futures_give_the_same_records_to_the_last_bit(run: Run) -> None:
     assert_same(simulate(run.scenario, readable=False).result, run.result)
     uneven_s = STEP_S / 1000
     assert_same(simulate(run.scenario, False, uneven_s).result, simulate(run.scenario, True, uneven_s).result)
+
+
+@quickly
+@given(scenario=seeds.map(roomy))
+def test_long_spans_give_the_same_records_to_the_last_bit(scenario: Scenario) -> None:
+    note(f"scenario: {scenario!r}")
+    uneven_s = STEP_S / 1000
+    assert_same(simulate(scenario, False, uneven_s).result, simulate(scenario, True, uneven_s).result)
+
+
+def test_most_rounds_of_roomy_scenarios_are_taken_many_at_a_time() -> None:
+    """Else the law above would compare the readable engine with itself."""
+    found = [simulate(roomy(seed), False).result.statistics for seed in range(40)]
+    assert sum(one.wakes for one in found) < 0.6 * sum(one.steps for one in found)
+    assert sum(one.plain_steps for one in found) < 0.2 * sum(one.steps for one in found)
 
 
 def assert_same(fast: ServingResult, readable: ServingResult) -> None:

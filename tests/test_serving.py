@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ import simpy
 from simulator.serving import (
     BatchingRules,
     Distribution,
+    EngineStatistics,
     RequestRecord,
     RequestRecords,
     ServingResult,
@@ -249,6 +250,22 @@ def test_one_timeout_per_step() -> None:
     assert env.timeouts == len(replica.steps) == 10
 
 
+def test_the_fast_engine_wakes_for_what_happens_not_for_every_round() -> None:
+    """Alone: it starts, its prompt is done, its 49 rounds are done. An arrival ends the round in progress, then joins a step."""
+
+    class Sums(Constant):
+        def price_alike(self, sequences: int, *_: Any) -> Cost:
+            return Cost(1.0, (("host", 1.0),))
+
+    def statistics(*requests: Request) -> EngineStatistics:
+        return serve(requests, RULES, Sums(), lambda _: Accepts(), lambda _: 0).statistics
+
+    assert statistics(Request(0, 0.0, 10, 50)) == EngineStatistics(wakes=3, steps=50)
+    assert statistics(Request(0, 0.0, 10, 50), Request(1, 9.5, 10, 20)) == EngineStatistics(wakes=6, steps=50)
+    many = [Request(i, 3.7 * i, 10, 40) for i in range(500)]
+    assert statistics(*many).wakes <= 3 * len(many) < statistics(*many).steps
+
+
 def test_closed_loop_sends_the_next_request_after_the_think_time() -> None:
     requests = [Request(index, 0.0, 8, 2) for index in range(5)]
     assert [record.arrival_s for record in run(requests, users=2, think_time_s=0.5).records] == [0.0, 0.0, 2.5, 2.5, 5.0]
@@ -423,6 +440,18 @@ def records_with(latencies_s: Iterable[float]) -> list[RequestRecord]:
 
 def e2e(records: RequestRecords) -> Floats:
     return records.e2e_latency_s
+
+
+def test_times_between_bursts_are_counted_without_writing_them_out() -> None:
+    result = run(poisson(300, 0.3), drafts=3, accepted=1)
+    served = result.records.served_by_arrival()
+    seconds, times = served[30:].gaps_s()
+    written_out = np.concatenate([record.itl_s for record in served[30:]])
+    assert np.repeat(np.sort(seconds), times[np.argsort(seconds)]) == pytest.approx(np.sort(written_out))
+    counted, listed = Distribution.of_repeated(seconds, times), Distribution.of(written_out)
+    assert counted is not None
+    assert listed is not None
+    assert astuple(counted) == pytest.approx(astuple(listed))
 
 
 def test_a_constant_factor_between_runs_is_found_exactly() -> None:

@@ -4,8 +4,8 @@
 
 On measured decoder layers this form errs by 3-6 % where the plain roofline max() errs by 6-12 % (docs/model.md).
 
-Cached tokens, and the seconds that follow from them, may be numbers of a tape (`tape`), although declared `float`: a span of rounds
-is then priced at once, by the same formulas.
+Cached tokens, and the seconds that follow from them, may be numbers of a tape (`tape`), although declared `float`: a span of
+rounds is then priced at once, by the same formulas.
 """
 
 from __future__ import annotations
@@ -115,9 +115,7 @@ def split_kv_attention(kv_bytes: float, blocks: float, flops: float, hardware: H
     return Operation(seconds, _bound(overhead_s + wave_s, memory_s, compute_s))
 
 
-def serial_walk_attention(
-    longest_s: float, total_s: float, blocks: int, equal_lengths: bool, hardware: Hardware
-) -> Operation:
+def serial_walk_attention(longest_s: float, total_s: float, blocks: int, equal_lengths: bool, hardware: Hardware) -> Operation:
     """Attention without split-KV (FlashAttention-2 varlen): each block of 64 query rows walks its whole KV cache alone.
 
     longest_s: the longest single walk. total_s: walks of all blocks together. blocks: their number.

@@ -218,9 +218,7 @@ class StepPricer:
         """The smallest attention window of the target, up to which `price_alike` wants each context counted."""
         return self.target.window
 
-    def _decode_terms(
-        self, asked: ForwardPass, gamma: int, drafting: int, drafting_context: float
-    ) -> list[tuple[str, float]]:
+    def _decode_terms(self, asked: ForwardPass, gamma: int, drafting: int, drafting_context: float) -> list[tuple[str, float]]:
         """The decoding sequences, of which `drafting` draft up to `gamma` tokens."""
         if not asked.sequences:
             return []

@@ -165,7 +165,13 @@ class Tape:
         for index, (operation, read) in enumerate(self._steps):
             lines.append(f"    v{first + index} = {str(_OPERATIONS[operation][form]).format(*map(text, read))}")
         lines.append(f"    return [{', '.join(f'({name!r}, {text(place)})' for name, place in self._results)}]")
-        names: dict[str, Any] = {"inf": math.inf, "nan": math.nan, "maximum": np.maximum, "minimum": np.minimum, "where": np.where}
+        names: dict[str, Any] = {
+            "inf": math.inf,
+            "nan": math.nan,
+            "maximum": np.maximum,
+            "minimum": np.minimum,
+            "where": np.where,
+        }
         names["sqrt"] = math.sqrt if form == 1 else np.sqrt
         exec("\n".join(lines), names)
         return cast(Operation, names["replay"])

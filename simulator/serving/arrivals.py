@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import simpy
 from simpy.events import URGENT

@@ -70,7 +70,7 @@ class BookedReplica(Replica):
         num_speculative_tokens: Callable[[int], int],
     ):
         super().__init__(env, rules, pricer, paths, num_speculative_tokens)
-        self._price_alike = getattr(pricer, "price_alike", None)
+        self._price_alike: Callable[..., StepCost] | None = getattr(pricer, "price_alike", None)
         self.scheduler = BookingScheduler(rules, num_speculative_tokens, getattr(pricer, "window", None))
         self.records = RequestRecords(self.scheduler.round_end_s)
         self._span: Span | None = None
@@ -126,18 +126,19 @@ class BookedReplica(Replica):
 
     def _priced(self, plan: StepPlan, rounds: int) -> Span:
         cost = self._price(plan, rounds)
-        start_s, seconds = self.env.now, cost.seconds
+        start_s: float = self.env.now
+        seconds: Any = cost.seconds
         if rounds == 1:
             shortest_s = longest_s = seconds
             end_s: Any = start_s + seconds
         else:
             # A price that does not depend on the contexts is one number for all rounds.
             spread = np.full(rounds, seconds)
-            shortest_s, longest_s, seconds = spread.min(), spread.max(), spread
+            shortest_s, longest_s, seconds = float(spread.min()), float(spread.max()), spread
             ends = spread.copy()
             ends[0] += start_s
             end_s = np.add.accumulate(ends)
-        if not (0 < shortest_s and longest_s < math.inf):
+        if not (shortest_s > 0 and longest_s < math.inf):
             raise ValueError(f"a step must take a positive, finite time (got {shortest_s} to {longest_s} s)")
         return Span(plan, start_s, seconds, end_s, cost.terms)
 
@@ -211,8 +212,9 @@ class BookedReplica(Replica):
             emitted = emitted + self._commit(plan, [], span.start_s)
             prompt_tokens = sum([new_tokens for new_tokens, _ in plan.prefill])
         step = (
-            start_s, span.seconds, booked, context, booked + drafted, drafted, accepted, emitted, len(plan.prefill), prompt_tokens,
-            plan.prompts_finished, plan.preempted, plan.running, plan.waiting, blocks + (plan.used_blocks - first_blocks),
+            start_s, span.seconds, booked, context, booked + drafted, drafted, accepted, emitted, len(plan.prefill),
+            prompt_tokens, plan.prompts_finished, plan.preempted, plan.running, plan.waiting,
+            blocks + (plan.used_blocks - first_blocks),
         )  # fmt: skip
         self.steps.append(step, span.terms, rounds)
         for booking in self.scheduler.advance(rounds):

@@ -28,14 +28,12 @@ class Booking:
     """
 
     __slots__ = (
-        "accepted", "blocks", "context", "drafted", "emitted", "end", "entry_blocks", "first_position", "gamma", "rows", "sequence",
-        "start",
+        "accepted", "blocks", "context", "drafted", "emitted", "end", "entry_blocks", "gamma", "rows", "sequence", "start",
     )  # fmt: skip
 
     def __init__(self, sequence: SequenceState, start: int, gamma: int, tables: Tables, entry_blocks: int, window: int | None):
         self.sequence, self.start, self.gamma, self.entry_blocks = sequence, start, gamma, entry_blocks
-        self.first_position = first = sequence.emitted
-        offset = sequence.prompt_tokens - 1
+        first, offset = sequence.emitted, sequence.prompt_tokens - 1
         self.accepted = self.emitted = self.drafted = None
         if gamma == 0:
             begin, stop = offset + first, offset + sequence.output_tokens

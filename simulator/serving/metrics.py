@@ -257,7 +257,7 @@ def is_good(records: RequestRecords, service_level: ServiceLevel) -> NDArray[np.
 
     A one-token output has no TPOT, so it meets any limit on it.
     """
-    good = ~np.isnan(records.column("finish_s"))
+    good: NDArray[np.bool_] = ~np.isnan(records.column("finish_s"))
     for metric, _, limit_s in service_level.limits():
         good &= ~(_LATENCIES[metric](records) > limit_s)
     return good

@@ -179,21 +179,26 @@ class RequestRecords(Sequence[RequestRecord]):
     @property
     def queueing_s(self) -> Floats:
         """As of each record, (records,); NaN for None, here and below."""
-        return self.column("first_scheduled_s") - self.column("arrival_s")
+        return self._span_s("arrival_s", "first_scheduled_s")
 
     @property
     def ttft_s(self) -> Floats:
-        return self.column("first_token_s") - self.column("arrival_s")
+        return self._span_s("arrival_s", "first_token_s")
 
     @property
     def e2e_latency_s(self) -> Floats:
-        return self.column("finish_s") - self.column("arrival_s")
+        return self._span_s("arrival_s", "finish_s")
 
     @property
     def tpot_s(self) -> Floats:
         tokens = self.column("output_tokens") - 1
-        after_s = self.column("finish_s") - self.column("first_token_s")
-        return np.divide(after_s, tokens, out=np.full(len(tokens), math.nan), where=tokens > 0)
+        found: Floats = np.full(len(tokens), math.nan)
+        np.divide(self._span_s("first_token_s", "finish_s"), tokens, out=found, where=tokens > 0)
+        return found
+
+    def _span_s(self, begin: str, end: str) -> Floats:
+        seconds: Floats = self.column(end) - self.column(begin)
+        return seconds
 
     def served_by_arrival(self) -> RequestRecords:
         """Those that finished, in order of arrival."""
@@ -214,12 +219,10 @@ class RequestRecords(Sequence[RequestRecord]):
             raise IndexError(index)
         self._settle()
         row = index % len(self) if self._order is None else int(self._order[index])
-        times = {name: None if math.isnan(value := self._columns[name][row]) else value for name in _TIMES}
-        counts = {name: self._columns[name][row] for name in _COUNTS}
+        values: dict[str, Any] = {name: self._columns[name][row] for name in (*_TIMES, *_COUNTS)}
+        values |= {name: None for name in _TIMES if math.isnan(values[name])}
         seconds, tokens = self._bursts(row)
-        return RequestRecord(
-            **times, **counts, rejected=self._rejected.get(row, ""), emission_s=seconds, emission_tokens=tokens
-        )
+        return RequestRecord(**values, rejected=self._rejected.get(row, ""), emission_s=seconds, emission_tokens=tokens)
 
     def __iter__(self) -> Iterator[RequestRecord]:
         return (self[index] for index in range(len(self)))

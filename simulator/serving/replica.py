@@ -130,9 +130,7 @@ class Replica:
 
 def accept(plan: StepPlan) -> list[int]:
     """Accepted drafts of each decoding sequence."""
-    return [
-        sequence.accept(drafts, sequence.emitted) for sequence, (_, drafts) in zip(plan.decoding, plan.decode, strict=True)
-    ]
+    return [sequence.accept(drafts, sequence.emitted) for sequence, (_, drafts) in zip(plan.decoding, plan.decode, strict=True)]
 
 
 def step_record(plan: StepPlan, start_s: float, seconds: float, accepted: int, emitted: int) -> StepRecord:
@@ -157,9 +155,7 @@ def step_record(plan: StepPlan, start_s: float, seconds: float, accepted: int, e
     )
 
 
-def request_row(
-    sequence: SequenceState, finish_s: float, first_round: int = -1, burst_tokens: bytes | None = None
-) -> RequestRow:
+def request_row(sequence: SequenceState, finish_s: float, first_round: int = -1, burst_tokens: bytes | None = None) -> RequestRow:
     """The record of a sequence that has emitted its last token; with `first_round`, its bursts after the first are rounds."""
     assert sequence.first_scheduled_s is not None
     own = first_round < 0

@@ -128,7 +128,7 @@ class SequenceState:
         return self.computed >= self.prefill_tokens > 0
 
     def accept(self, drafts: int, position: int) -> int:
-        """Accepted drafts of a round after `position` emitted tokens. Raises ValueError where the path accepts what was not drafted."""
+        """Accepted drafts of a round after `position` emitted tokens. Raises ValueError for more than were drafted."""
         if not drafts:
             return 0
         accepted = self.path.accepted(position, drafts)
