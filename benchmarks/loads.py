@@ -1,8 +1,8 @@
 """The loads, and one measurement of each: CPU seconds, engine wakes and memory.
 
-An 8B model on one H100 under vLLM, requests as in the Azure conversation hour of 2023. A: 1,000 requests at 6.45 a second. B: 2,000
-at 2.0. C: the hour itself at 70 % of what the replica can finish (its saturated rate is 26.3 a second), from the recorded trace
-where `TRACE` is there, else from the profile derived from it. D and E: 200,000 and a million requests of the profile at that rate.
+An 8B model on one H100 under vLLM, requests as in the Azure conversation hour of 2023. A: 1,000 requests at 6.45 a second.
+B: 2,000 at 2.0. C: the hour itself at 70 % of what the replica can finish (26.3 a second when saturated), from the recorded
+trace where `TRACE` is there, else from the profile derived from it. D and E: 200,000 and a million of the profile at that rate.
 
     python -m benchmarks.loads D 0        one measurement in a process of its own, as JSON
 """
@@ -37,7 +37,7 @@ BY_BATCH = [[1, 16, 4], [17, 48, 2], [49, 256, 0]]
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run: CPU seconds of making the requests, serving and summarising them; wakes of the engine; peak memory of the process."""
+    """One run: CPU seconds of making, serving and summarising the requests; wakes of the engine; peak memory of the process."""
 
     load: str
     speculative_tokens: str
@@ -94,7 +94,9 @@ def scenario(load: str, gamma: int | str, requests: int | None = None) -> Scenar
     return scenario_of(Document("benchmark", data, {}))
 
 
-def measure(load: str, gamma: int | str, readable: bool = False, requests: int | None = None) -> tuple[Measurement, ServingResult]:
+def measure(
+    load: str, gamma: int | str, readable: bool = False, requests: int | None = None
+) -> tuple[Measurement, ServingResult]:
     """Runs a load once."""
     asked = scenario(load, gamma, requests)
     server = Server.of(asked, max(asked.gammas, default=0))

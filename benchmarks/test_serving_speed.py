@@ -62,7 +62,9 @@ def test_cpu_time_grows_in_proportion_to_requests() -> None:
 def test_large_loads_stay_small(request: pytest.FixtureRequest, load: str, cpu_s: float, mib: float) -> None:
     if not request.config.getoption("--large"):
         pytest.skip("asked for by --large")
-    found = json.loads(subprocess.run([sys.executable, "-m", "benchmarks.loads", load, "0"], capture_output=True, check=True).stdout)
+    found = json.loads(
+        subprocess.run([sys.executable, "-m", "benchmarks.loads", load, "0"], capture_output=True, check=True).stdout
+    )
     ROWS.append(found)
     print(f"\n{load}: {found['cpu_s']:.1f} CPU seconds (limit {cpu_s}), {found['peak_mib']:.0f} MiB (limit {mib})")
     assert found["peak_mib"] <= mib
