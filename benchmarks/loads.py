@@ -32,7 +32,7 @@ LOADS: dict[str, tuple[float, int]] = {
     "D": (SEVENTY_PER_CENT, 200_000),
     "E": (SEVENTY_PER_CENT, 1_000_000),
 }
-BY_BATCH = [[1, 16, 4], [17, 48, 2], [49, 256, 0]]
+BY_BATCH = ((1, 8, 5), (9, 64, 2), (65, 512, 0))
 
 
 @dataclass(frozen=True)

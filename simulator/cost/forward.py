@@ -116,6 +116,8 @@ class ForwardCost:
     kv_cache: str
     _dense: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _heads: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
+    _by_rows: dict[int, tuple[CostTerm, CostTerm, tuple[CostTerm, ...]]] = field(default_factory=dict, init=False, repr=False)
+    _fusions: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     _decoding: dict[tuple[int, int, int], _OtherTerms] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -151,24 +153,29 @@ class ForwardCost:
 
     def _other_terms(self, asked: ForwardPass) -> _OtherTerms:
         """What does not depend on the contexts of decoding sequences."""
-        new_tokens = asked.rows + sum(tokens for tokens, _ in asked.prefill)
+        new_tokens = asked.rows + sum([tokens for tokens, _ in asked.prefill])
         captured = captured_rows(self.engine, new_tokens)
         rows = captured or new_tokens
-        layers, head = self.layer_gemms(rows), self.lm_head(asked.logit_rows)
-        small_s, small_bound = self._small_kernels(rows)
-        terms = [
-            CostTerm("layers", layers.seconds, layers.bound),
-            CostTerm("lm_head", head.seconds, head.bound),
-            CostTerm("small_kernels", small_s, small_bound),
-        ]
+        layers, small_kernels, all_reduce = self._terms_by_rows(rows)
+        head = self.lm_head(asked.logit_rows)
+        terms = [layers, CostTerm("lm_head", head.seconds, head.bound), small_kernels]
         if self.has_experts:
             terms.append(self._expert_term(asked, new_tokens))
         if self.has_state:
             terms.append(self._state_term(asked))
-        if self.tensor_parallel_size > 1:
-            terms.append(CostTerm("all_reduce", self._all_reduce_s(rows), "network"))
+        terms += all_reduce
         launch_s = self.architecture.num_hidden_layers * self.engine.launch_per_layer_s.value if captured is None else None
         return _OtherTerms(tuple(terms), launch_s)
+
+    def _terms_by_rows(self, rows: int) -> tuple[CostTerm, CostTerm, tuple[CostTerm, ...]]:
+        """Layers, small kernels, and the all-reduce where there is one: what depends on the number of rows alone."""
+        found = self._by_rows.get(rows)
+        if found is None:
+            layers, (small_s, small_bound) = self.layer_gemms(rows), self._small_kernels(rows)
+            reduced = (CostTerm("all_reduce", self._all_reduce_s(rows), "network"),) if self.tensor_parallel_size > 1 else ()
+            layers_term = CostTerm("layers", layers.seconds, layers.bound)
+            found = self._by_rows[rows] = layers_term, CostTerm("small_kernels", small_s, small_bound), reduced
+        return found
 
     def layer_gemms(self, rows: int) -> Operation:
         """All dense matrices of all layers for `rows` rows."""
@@ -198,7 +205,11 @@ class ForwardCost:
 
     def fusion_s(self, rows: int) -> float:
         """A draft head's fusion of target states for `rows` rows; 0 for other models."""
-        return self.matrices_s(rows, [(n, k, 1) for n, k in self.architecture.fusion_shapes(self.tensor_parallel_size)]).seconds
+        found = self._fusions.get(rows)
+        if found is None:
+            shapes = [(n, k, 1) for n, k in self.architecture.fusion_shapes(self.tensor_parallel_size)]
+            found = self._fusions[rows] = self.matrices_s(rows, shapes).seconds
+        return found
 
     def heads_s(self, rows: int) -> Operation:
         """All matrices of Medusa, Hydra or MLP-speculator heads, once."""
@@ -307,7 +318,13 @@ class ForwardCost:
             rows = asked.rows / asked.sequences / reread
             # Rows × heads of one KV head fill tiles of the tensor units.
             tile_rows = math.ceil(rows * share / ATTENTION_TILE_ROWS) * ATTENTION_TILE_ROWS / share
-            flops = context * (tile_rows * reread * group.attention_flops_per_row_and_token)
+            flops_per_token = tile_rows * reread * group.attention_flops_per_row_and_token
+            hidden = flops_per_token / self.hardware.attention_flops_per_s() <= (
+                reread * bytes_per_token / self.hardware.attention_bandwidth_bytes_per_s
+            )
+            # Alone, arithmetic that takes less than the stream at one context does so at any.
+            if asked.prefill or group.index_flops_per_row_and_token or not hidden:
+                flops = context * flops_per_token
             flops += asked.context_tokens * (rows * group.index_flops_per_row_and_token)
             kv_bytes += asked.context_tokens * (group.index_elements_per_token * self.kv_number_bytes)
             blocks = asked.sequences * reread * group.kv_heads

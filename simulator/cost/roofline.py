@@ -109,9 +109,12 @@ def split_kv_attention(kv_bytes: float, blocks: float, flops: float, hardware: H
     coefficients: Coefficients = hardware.coefficients
     memory_s = kv_bytes / hardware.attention_bandwidth_bytes_per_s
     wave_s = coefficients.attention_wave_s.value * blocks / hardware.profile.compute_units
-    compute_s = flops / hardware.attention_flops_per_s()
+    busy_s, compute_s = root_of_squares(memory_s, wave_s), 0.0
+    if known(flops) > 0:
+        compute_s = flops / hardware.attention_flops_per_s()
+        busy_s = larger(busy_s, compute_s)
     overhead_s = coefficients.attention_overhead_s.value
-    seconds = overhead_s + larger(root_of_squares(memory_s, wave_s), compute_s)
+    seconds = overhead_s + busy_s
     return Operation(seconds, _bound(overhead_s + wave_s, memory_s, compute_s))
 
 
