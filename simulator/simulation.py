@@ -126,18 +126,21 @@ class SimulationResult:
         return min((c for c in worst.values() if c.gain.value >= (1 - TIE) * top), key=lambda c: c.variant.gamma)
 
 
-def simulate(scenario: Scenario, progress: Progress | None = None) -> SimulationResult:
+def simulate(scenario: Scenario, progress: Progress | None = None, readable: bool = False) -> SimulationResult:
     """Serves the scenario's requests without speculation and at each γ asked for.
+
+    `readable`: by the serving engine of one event a step, slower and with the same records (`serving.serve`).
 
     Where acceptance is left open, each γ runs at the low and the high end of a sourced band for the method.
     """
     requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
     warnings = list(scenario.warnings)
-    plain = _variant(Server(scenario, scenario.deployment.plain(), 0, None), "no speculation", requests, progress)
+    undrafted = Server(scenario, scenario.deployment.plain(), 0, None, readable)
+    plain = _variant(undrafted, "no speculation", requests, progress)
     comparisons = []
     for gamma in scenario.gammas:
         for label, law in _laws(scenario, gamma, warnings):
-            server = Server(scenario, scenario.deployment, gamma, law)
+            server = Server(scenario, scenario.deployment, gamma, law, readable)
             comparisons.append(_compare(server, plain, _variant(server, label, requests, progress), requests))
     return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(warnings))
 
@@ -234,6 +237,7 @@ class Server:
     deployment: Deployment
     gamma: int
     law: AcceptanceLaw | None
+    readable: bool = False
 
     @classmethod
     def of(cls, scenario: Scenario, gamma: int) -> Server:
@@ -275,7 +279,10 @@ class Server:
             return self.path(request)
 
         users = arrivals.users if arrivals.process == "closed_loop" else None
-        return serve(requests, self.rules, pricer, path, self.drafts, users=users, think_time_s=arrivals.think_time_s or 0.0)
+        think_time_s = arrivals.think_time_s or 0.0
+        return serve(
+            requests, self.rules, pricer, path, self.drafts, users=users, think_time_s=think_time_s, readable=self.readable
+        )
 
     def saturated(self, requests: tuple[Request, ...]) -> Saturation:
         """How fast the replica finishes requests while more always wait.
@@ -298,7 +305,7 @@ class Server:
         arriving = tuple(
             replace(r, request_id=i, arrival_s=i / rate_per_s) for i, r in zip(range(count), cycle(requests), strict=False)
         )
-        result = serve(arriving, self.rules, self.pricer, self.path, self.drafts)
+        result = serve(arriving, self.rules, self.pricer, self.path, self.drafts, readable=self.readable)
         ends = np.sort(result.records.column("finish_s"))
         start_s, end_s = float(ends[len(ends) // 2]), float(result.records.column("first_scheduled_s").max())
         if ((start_s < ends) & (ends <= end_s)).sum() < len(ends) / 5:

@@ -1,4 +1,5 @@
-"""Results as text, data and files. Read `verdict` (in words), `variants`, `tables`, `summary` (JSON, CSV), `markdown`, `files`.
+"""Results as text, data and files. Read `verdict` (in words), `variants`, `tables`, `summary` (JSON, CSV), `markdown`,
+`timeline`, `files`.
 
 Importing this package imports neither matplotlib nor pyarrow; both load when files are written.
 """
@@ -10,6 +11,7 @@ from simulator.reports.known import known
 from simulator.reports.markdown import break_even_markdown, run_markdown
 from simulator.reports.summary import break_even_csv, break_even_summary, run_summary
 from simulator.reports.tables import break_even_sentence, break_even_tables, prediction_rows, prediction_sentence
+from simulator.reports.timeline import timeline
 from simulator.reports.variants import run_table
 from simulator.reports.verdict import answer, headline, verdict_sentence
 
@@ -35,6 +37,7 @@ __all__ = [
     "run_summary",
     "run_table",
     "significant",
+    "timeline",
     "times",
     "to_json",
     "verdict_sentence",

@@ -70,6 +70,7 @@ def _variant(result: SimulationResult, variant: Variant) -> dict[str, Any]:
         "num_speculative_tokens": variant.gamma,
         "kv_blocks": variant.kv_blocks,
         "kv_cache_tokens": variant.kv_blocks * variant.deployment.engine.block_tokens,
+        "engine_statistics": asdict(variant.result.statistics),
     }
     return {**head, **data}
 
