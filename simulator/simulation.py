@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import cycle
 from typing import Any, Literal
@@ -43,6 +43,8 @@ OVERLOAD = 1.5
 # Gains this close are taken as equal, and the smaller γ is preferred: it takes less memory and fewer rows.
 TIE = 0.03
 LEAST_EFFECT = 0.005
+# Acceptance paths of this many requests are kept from run to run, some 3 kB each.
+KEPT_PATHS = 5_000
 # From fewer requests than this no interval is made: the gain is "close", whatever it is.
 FEWEST_REQUESTS = 20
 Verdict = Literal["win", "lose", "close"]
@@ -207,6 +209,9 @@ class _NoDrafts:
         return 0
 
 
+_NO_DRAFTS = _NoDrafts()
+
+
 @dataclass(frozen=True)
 class _ScaledRounds:
     """Prices whose decoding part is scaled: the same run had R been this much larger or smaller."""
@@ -238,6 +243,8 @@ class Server:
     gamma: int
     law: AcceptanceLaw | None
     readable: bool = False
+    # Each γ is run several times on the same requests.
+    _paths: dict[tuple[int, int, int], AcceptancePath] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, scenario: Scenario, gamma: int) -> Server:
@@ -258,9 +265,16 @@ class Server:
 
     def path(self, request: Request) -> AcceptancePath:
         if self.law is None:
-            return _NoDrafts()
-        seed = self.scenario.file.seed
-        return self.law.path(request.request_id, request.output_tokens, seed, prompt_tokens=request.prompt_tokens)
+            return _NO_DRAFTS
+        key = (request.request_id, request.prompt_tokens, request.output_tokens)
+        path = self._paths.get(key)
+        if path is None:
+            path = self.law.path(
+                request.request_id, request.output_tokens, self.scenario.file.seed, prompt_tokens=request.prompt_tokens
+            )
+            if len(self._paths) < KEPT_PATHS:
+                self._paths[key] = path
+        return path
 
     def drafts(self, running: int) -> int:
         speculation = self.scenario.file.speculation

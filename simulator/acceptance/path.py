@@ -7,6 +7,7 @@ agrees with a draft for it. Runs with another γ, another policy, or without spe
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -85,8 +86,12 @@ class UniformStream:
 
 def windows(flags: Flags, positions: int, depth: int) -> Flags:
     """flags[t, d] = flags[t + d] of a row of at least positions + depth - 1 flags: the depth does not matter."""
-    flags = np.ascontiguousarray(flags)
-    return np.ndarray((positions, depth), np.bool_, flags, strides=(1, 1))
+    return overlapping(np.ascontiguousarray(flags), positions, depth)
+
+
+def overlapping(row: npt.NDArray[Any], positions: int, depth: int) -> npt.NDArray[Any]:
+    """values[t, d] = row[t + d] of a contiguous row, which is shared: to be read only."""
+    return np.ndarray((positions, depth), row.dtype, row, strides=(row.itemsize, row.itemsize))
 
 
 def drawn_proposals(seed: int, request_id: int, rates: Callable[[int], npt.NDArray[np.float64]]) -> ProposalSource | None:
