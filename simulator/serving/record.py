@@ -284,18 +284,47 @@ class StepRecord(NamedTuple):
     used_blocks: int
 
 
-_TYPES: dict[str, Any] = {"start_s": np.float64, "seconds": np.float64} | dict.fromkeys(
-    ("context_tokens", "prefill_tokens", "used_blocks"), np.int64
-)
+_TYPES: dict[str, Any] = {"start_s": np.float64, "seconds": np.float64, "context_tokens": np.int64, "prefill_tokens": np.int64}
+
+
+class _Column:
+    """One number of every step, in pieces: a piece holds each step's, or one for each span with the numbers of their steps."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[NDArray[Any], NDArray[np.int64] | None]] = []
+
+    def add(self, values: Sequence[Any], counts: NDArray[np.int64], begins: list[int], dtype: Any) -> None:
+        """A value for each span of so many steps: a number, or an array that begins with one for each step."""
+        arrays = [index for index, value in enumerate(values) if value.__class__ is np.ndarray]
+        plain = list(values)
+        for index in arrays:
+            plain[index] = 0
+        piece = np.array(plain, dtype=dtype)
+        if not arrays:
+            self._pieces.append((piece, counts))
+            return
+        column, sizes = np.repeat(piece, counts), counts.tolist()
+        for index in arrays:
+            begin, count = begins[index], sizes[index]
+            column[begin : begin + count] = values[index][:count]
+        self._pieces.append((column, None))
+
+    def all(self, length: int, dtype: Any) -> NDArray[Any]:
+        """Every step's, (length,): steps before the first piece have 0."""
+        whole = [piece if counts is None else np.repeat(piece, counts) for piece, counts in self._pieces]
+        missing = length - sum(len(piece) for piece in whole)
+        return np.concatenate([np.zeros(missing, dtype=dtype), *whole])
 
 
 class StepRecords:
     """All steps of a run as columns, so that a million steps stay small. `terms` holds each cost term's seconds per step."""
 
     def __init__(self) -> None:
-        self._columns: dict[str, list[NDArray[Any]]] = {name: [] for name in StepRecord._fields}
-        self._terms: dict[str, list[Floats]] = {}
-        self._settled = self._length = 0
+        self._columns = {name: _Column() for name in StepRecord._fields}
+        self._terms: dict[str, _Column] = {}
+        self._length = 0
         # Spans of steps that are not in the columns yet: how many, their fields and their terms.
         self._pending: list[tuple[int, tuple[Any, ...], Iterable[tuple[str, Any]]]] = []
 
@@ -318,36 +347,33 @@ class StepRecords:
         begins = (np.cumsum(counts) - counts).tolist()
         fields = zip(*(step for _, step, _ in self._pending), strict=True)
         for name, values in zip(StepRecord._fields, fields, strict=True):
-            self._columns[name].append(_spread(values, counts, begins, _TYPES.get(name, np.int32)))
+            self._columns[name].add(values, counts, begins, _TYPES.get(name, np.int32))
         named = [_added_up(terms) for _, _, terms in self._pending]
         for name in dict.fromkeys(name for terms in named for name in terms):
             if name not in self._terms:
-                self._terms[name] = [np.zeros(self._settled)]
+                self._terms[name] = _Column()
         for name, column in self._terms.items():
-            column.append(_spread([terms.get(name, 0.0) for terms in named], counts, begins, np.float64))
-        self._settled = self._length
+            column.add([terms.get(name, 0.0) for terms in named], counts, begins, np.float64)
         self._pending.clear()
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: int) -> StepRecord:
-        self._settle()
-        return StepRecord(*(_joined(self._columns[name])[index].item() for name in StepRecord._fields))
+        return StepRecord(*(self.column(name)[index].item() for name in StepRecord._fields))
 
     def __iter__(self) -> Iterator[StepRecord]:
-        self._settle()
-        return map(StepRecord._make, zip(*(_joined(chunks).tolist() for chunks in self._columns.values()), strict=True))
+        return map(StepRecord._make, zip(*(self.column(name).tolist() for name in StepRecord._fields), strict=True))
 
     def column(self, name: str) -> NDArray[Any]:
         """One field of `StepRecord` over all steps, (steps,)."""
         self._settle()
-        return _joined(self._columns[name])
+        return self._columns[name].all(self._length, _TYPES.get(name, np.int32))
 
     def term(self, name: str) -> Floats:
         """Seconds of one cost term in every step, (steps,); 0 where a step has no such term."""
         self._settle()
-        return _joined(self._terms[name])
+        return self._terms[name].all(self._length, np.float64)
 
     @property
     def term_names(self) -> tuple[str, ...]:
@@ -360,21 +386,6 @@ class StepRecords:
         return {name: float(self.term(name).sum()) for name in self.term_names}
 
 
-def _spread(values: Sequence[Any], counts: NDArray[np.int64], begins: list[int], dtype: Any) -> NDArray[Any]:
-    """A column of steps from a value for each span, a number or an array."""
-    arrays = [index for index, value in enumerate(values) if value.__class__ is np.ndarray]
-    if not arrays:
-        return np.repeat(np.array(values, dtype=dtype), counts)
-    plain = list(values)
-    for index in arrays:
-        plain[index] = 0
-    column, sizes = np.repeat(np.array(plain, dtype=dtype), counts), counts.tolist()
-    for index in arrays:
-        begin, count = begins[index], sizes[index]
-        column[begin : begin + count] = values[index][:count]
-    return column
-
-
 def _added_up(terms: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     terms = tuple(terms)
     named = dict(terms)
@@ -383,13 +394,6 @@ def _added_up(terms: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         for name, seconds in terms:
             named[name] += seconds
     return named
-
-
-def _joined(chunks: list[NDArray[Any]]) -> NDArray[Any]:
-    """The chunks as one, which they are from now on."""
-    if len(chunks) > 1:
-        chunks[:] = [np.concatenate(chunks)]
-    return chunks[0] if chunks else np.empty(0)
 
 
 @dataclass(frozen=True, slots=True)
