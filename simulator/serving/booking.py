@@ -259,8 +259,8 @@ class BookingScheduler(Scheduler):
         self.unbooked: list[SequenceState] = []  # decoding, or were
         self.gamma = 0
 
-    def _blank(self) -> StepPlan:
-        plan = super()._blank()
+    def _begin_plan(self) -> StepPlan:
+        plan = super()._begin_plan()
         self._book(plan.num_speculative_tokens)
         return plan
 

@@ -189,7 +189,7 @@ class Scheduler:
         """The next step, its KV blocks reserved; None if no request is here. Raises RuntimeError if it could do nothing."""
         if not (self.running or self.waiting):
             return None
-        plan = self._blank()
+        plan = self._begin_plan()
         if self.rules.prefill_first:
             self._schedule_running(plan, decode=False)
             self._admit(plan)
@@ -204,8 +204,8 @@ class Scheduler:
         plan.running, plan.waiting, plan.used_blocks = len(self.running), len(self.waiting), self.kv.used_blocks
         return plan
 
-    def _blank(self) -> StepPlan:
-        """A plan with nothing in it."""
+    def _begin_plan(self) -> StepPlan:
+        """A plan with nothing in it yet."""
         num_drafts = self.num_speculative_tokens(len(self.running))
         return StepPlan(self.rules.max_num_batched_tokens, num_drafts, self.rules.lookahead_slots(num_drafts))
 
