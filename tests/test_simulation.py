@@ -151,6 +151,27 @@ def test_acceptance_left_open_runs_both_ends_of_a_sourced_band():
     assert any("acceptance is left open" in warning for warning in result.warnings)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"engine": "sglang"},
+        {"hardware": "a100_sxm_80gb", "workload": workload("closed_loop", users=12, think_time_s=0.1)},
+        {
+            "speculation": {"method": "ngram", "num_speculative_tokens": 3},
+            "acceptance": {"acceptance_rate": 0.5, "proposal_rate": 0.4},
+        },
+    ],
+)
+def test_the_readable_engine_says_the_same_and_takes_an_event_a_step(changes):
+    fast, readable = (simulate(scenario(**changes), readable=readable) for readable in (False, True))
+    assert fingerprint(fast) == fingerprint(readable)
+    for one, other in zip(fast.comparisons, readable.comparisons, strict=True):
+        assert (one.gain, one.capacity, one.tpot) == (other.gain, other.capacity, other.tpot)
+    statistics = fast.plain.result.statistics
+    assert statistics.wakes < statistics.steps == readable.plain.result.statistics.wakes
+
+
 def test_without_speculation_there_is_only_the_plain_run():
     result = simulate(scenario(speculation=None, acceptance=None))
     assert result.comparisons == ()
