@@ -628,7 +628,8 @@ def _find_drafter(point: OperatingPoint, document: Document) -> ModelArchitectur
 
 
 def _parameters(text: str, document: Document) -> float:
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([MB])\s*(?:parameters|params)?\s*", text, re.IGNORECASE)
+    said = re.sub(r"\(.*?\)", "", text).strip()
+    match = re.fullmatch(r"([0-9.]+)\s*([MB])(?:\s*(?:parameters|params))?", said, re.IGNORECASE)
     try:
         if match:
             return float(match[1]) * {"M": 1e6, "B": 1e9}[match[2].upper()]

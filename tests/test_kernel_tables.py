@@ -11,7 +11,7 @@ from calibration.fit import Errors, Law, errors
 from calibration.kernel_tables import gemm_table
 from calibration.measurement import MeasurementError
 from simulator.calibrate.cells import gemm_cells
-from simulator.calibrate.fitting import fit_gemm
+from simulator.calibrate.gemm_fitting import fit_gemm
 from simulator.calibrate.laws import Attention, attention_law
 from simulator.calibrate.parts import Cells, settled
 from simulator.calibrate.tables import (

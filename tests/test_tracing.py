@@ -99,7 +99,7 @@ def check_replay(pair: Pair, drafter: Drafter, prompt: str, max_new_tokens: int)
 
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_real_greedy_rounds_equal_the_replay_round_by_round(pairs: dict[str, Pair], draft: str) -> None:
-    rounds = [each for prompt in KINDS.values() for each in check_replay(pairs[draft], pairs[draft].drafter, prompt.text, 48)]
+    rounds = [each for prompt in KINDS.values() for each in check_replay(pairs[draft], pairs[draft].drafter, prompt.text, 40)]
     accepted = {each.accepted for each in rounds}
     assert accepted - {0}, "a draft that is never accepted shows nothing"
     if draft == "self":
@@ -133,23 +133,23 @@ def test_a_wrong_trace_would_be_noticed(pairs: dict[str, Pair]) -> None:
     pair, ids = pairs["byte_pair"], pairs["byte_pair"].encode(KINDS["code"].text)
     trace = trace_prompt(pair.target, pair.drafter, ids, 48, eos_ids=pair.eos_ids)
     real = list(speculative_generate(pair.target, pair.drafter, ids, 48, 4, eos_ids=pair.eos_ids).rounds)
-    shifted = replace(trace, acceptance=(*trace.acceptance[1:], 0.0))
-    assert replayed_rounds(trace, 4, 48) == real != replayed_rounds(shifted, 4, 48)
+    flipped = replace(trace, acceptance=(trace.acceptance[0], 1 - trace.acceptance[1], *trace.acceptance[2:]))
+    assert replayed_rounds(trace, 4, 48) == real != replayed_rounds(flipped, 4, 48)
 
 
-@pytest.mark.parametrize("draft", ["byte_pair", "ngram", "exit:2"])
-def test_sampled_rounds_are_those_the_replay_of_their_text_expects(pairs: dict[str, Pair], draft: str) -> None:
+@pytest.mark.parametrize(("draft", "tokens"), [("byte_pair", 52), ("ngram", 24), ("exit:2", 32)])
+def test_sampled_rounds_are_those_the_replay_of_their_text_expects(pairs: dict[str, Pair], draft: str, tokens: int) -> None:
     """Given the emitted text the accept flags are independent with known probabilities, so prompts need no averaging."""
     pair, gamma, sampling = pairs[draft], 4, Sampling(temperature=0.8)
     rounds, expected, variance = 0, 0.0, 0.0
     for index, prompt in enumerate(PROMPTS):
         ids = pair.encode(prompt.text)
         real = speculative_generate(
-            pair.target, pair.drafter, ids, 56, gamma, sampling=sampling, seed=index, eos_ids=pair.eos_ids
+            pair.target, pair.drafter, ids, tokens, gamma, sampling=sampling, seed=index, eos_ids=pair.eos_ids
         )
         if len(real.tokens) > 1:
             after_prefill = retraced(pair, [*ids, real.tokens[0]], real.tokens[1:], sampling)
-            counts = [len(walk(after_prefill, gamma, seed)) for seed in range(200)]
+            counts = [len(walk(after_prefill, gamma, seed)) for seed in range(100)]
             rounds += len(real.rounds)
             expected += after_prefill.rounds(gamma)
             variance += float(np.var(counts))
@@ -181,11 +181,11 @@ def test_replay_of_independent_text_gives_the_sampled_tokens_per_round(pairs: di
     for index, prompt in enumerate(PROMPTS):
         ids = pair.encode(prompt.text)
         run = speculative_generate(
-            pair.target, pair.drafter, ids, 64, gamma, sampling=sampling, seed=1000 + index, eos_ids=pair.eos_ids
+            pair.target, pair.drafter, ids, 48, gamma, sampling=sampling, seed=1000 + index, eos_ids=pair.eos_ids
         )
         real.append((len(run.tokens) - 1, len(run.rounds)))
         trace = as_law(
-            trace_prompt(pair.target, pair.drafter, ids, 64, sampling=sampling, seed=2000 + index, eos_ids=pair.eos_ids)
+            trace_prompt(pair.target, pair.drafter, ids, 48, sampling=sampling, seed=2000 + index, eos_ids=pair.eos_ids)
         )
         replayed.append((int(trace.lengths[0]), trace.rounds(gamma)))
     assert sum(rounds for _, rounds in real) >= 300
@@ -226,8 +226,8 @@ def test_real_rounds_of_smollm2_equal_the_replay(smollm2_pairs: dict[str, Pair],
 # ---------------------------------------------------------------------------------------------------- the trace command
 
 
-def order(prompts: Path, **changes) -> TraceOrder:
-    return replace(TraceOrder("byte_pair", "byte_pair", max_new_tokens=12), **{"prompts": str(prompts), **changes})
+def order(few: Path, **changes) -> TraceOrder:
+    return replace(TraceOrder("byte_pair", "byte_pair", max_new_tokens=12), **{"prompts": str(few), **changes})
 
 
 @pytest.fixture
@@ -388,6 +388,9 @@ def test_the_shipped_trace_is_what_the_shipped_pair_gives() -> None:
     content, pair = read_trace_file(shipped), load_pair("byte_pair", "byte_pair")
     assert content.provenance["target_fingerprint"] == pair.target_fingerprint
     for index, part in enumerate(list(load_trace(shipped).prompts())[:2]):
-        again = trace_prompt(pair.target, pair.drafter, pair.encode(PROMPTS[index].text), int(part.lengths[0]))
+        ids, length = pair.encode(PROMPTS[index].text), int(part.lengths[0])
+        again = trace_prompt(
+            pair.target, pair.drafter, ids, length, sampling=Sampling(0.8), seed=content.provenance["seed"], sequence=index
+        )
         assert again.output_sha256 == content.output_sha256[index]
-        assert list(again.acceptance) == part.acceptance.tolist()
+        assert list(again.acceptance) == pytest.approx(part.acceptance, abs=1e-4)

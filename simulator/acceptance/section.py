@@ -215,7 +215,7 @@ def _from_trace(spec: AcceptanceSpec, place: _Place, num_speculative_tokens: int
         law = _row(table, spec.domain, f"trace {path}", place)
     _check_depth(law, num_speculative_tokens, place, "trace")
     origin = content.source_text()
-    return ResolvedAcceptance(law, f"trace {path}: {origin}" if origin else f"trace {path}")
+    return ResolvedAcceptance(law, f"trace {path.name}: {origin}" if origin else f"trace {path.name}")
 
 
 def _row(table: dict[str, AcceptanceLaw], domain: str, holder: str, place: _Place) -> AcceptanceLaw:

@@ -70,6 +70,7 @@ def write_trace_file(path: str | Path, content: TraceFile) -> None:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(_npz(arrays) if path.suffix == ".npz" else _parquet(arrays))
+            Path(name).chmod(0o644)  # temporary files are private
             Path(name).replace(path)
         except BaseException:
             Path(name).unlink(missing_ok=True)

@@ -6,6 +6,7 @@ conditional rates are over the rounds of a replay, as engines count them, so the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -76,7 +77,7 @@ def summarise(trace: TraceAcceptance, seed: int = 0) -> TraceSummary:
     """All of it, for γ up to 16 or the depth of the trace."""
     deepest = min(DEEPEST, trace.measured_up_to or DEEPEST)
     first, offered = first_drafts(trace)
-    lengths = _lengths(trace, range(1, deepest + 1), seed)
+    lengths = lengths_with_intervals(trace, range(1, deepest + 1), seed)
     conditional = trace.conditional_rates(min(RATES_AT, deepest))
     return TraceSummary(
         prompts=len(trace.lengths),
@@ -88,7 +89,9 @@ def summarise(trace: TraceAcceptance, seed: int = 0) -> TraceSummary:
         lengths=lengths,
         spread=_spread(first, offered, trace.lengths),
         runs=_runs(trace, first, offered),
-        by_category={name: _lengths(trace.of_category(name), [min(4, deepest)], seed)[0] for name in trace.category_names()},
+        by_category={
+            name: lengths_with_intervals(trace.of_category(name), [min(4, deepest)], seed)[0] for name in trace.category_names()
+        },
         laws=fitted_laws(trace, first, offered, {count: _endless_length(trace, count) for count in range(1, deepest + 1)}),
     )
 
@@ -99,8 +102,8 @@ def first_drafts(trace: TraceAcceptance) -> tuple[Rates, Flags]:
     return first, np.ones(len(first), dtype=bool) if trace.proposed is None else trace.proposed > 0
 
 
-def _lengths(trace: TraceAcceptance, counts: range | list[int], seed: int) -> tuple[LengthAt, ...]:
-    """Prompts, not rounds, are resampled: rounds of one prompt resemble each other."""
+def lengths_with_intervals(trace: TraceAcceptance, counts: Sequence[int], seed: int = 0) -> tuple[LengthAt, ...]:
+    """τ at these γ. Prompts, not rounds, are resampled: rounds of one prompt resemble each other."""
     generator = np.random.default_rng([seed, *b"trace-bootstrap"])
     prompts = list(trace.prompts())
     drawn = generator.integers(len(prompts), size=(_RESAMPLES, len(prompts)))

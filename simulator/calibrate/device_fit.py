@@ -13,11 +13,10 @@ from simulator.calibrate.cells import attention_cells, forward_cells, gemm_cells
 from simulator.calibrate.fitting import (
     fit_attention,
     fit_forwards,
-    fit_gemm,
     fit_launches,
-    gemm_seconds,
     refined,
 )
+from simulator.calibrate.gemm_fitting import fit_gemm, gemm_seconds
 from simulator.calibrate.laws import LAUNCH, Forward, Gemm, forward_law
 from simulator.calibrate.parts import Part, RatioRow, ratio_row, settled
 from simulator.calibrate.profile import peaks_of

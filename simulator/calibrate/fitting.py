@@ -1,6 +1,6 @@
-"""From measured cells to coefficients: each part of the cost model fitted in turn, and judged on cells it was not fitted to.
+"""Attention and whole passes, fitted and judged on cells that were not; GEMM is fitted in `gemm_fitting`.
 
-Order: GEMM by type, decode attention, verification attention, whole passes. A later part takes the earlier ones as found. What
+A later part takes the earlier ones as found. What
 cannot be told from the data keeps its assumed value, and the part says why.
 """
 
@@ -8,139 +8,32 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from calibration.fit import Candidate, Fit, FitError, Law, Observation, Parameter, choose, fit
+from calibration.fit import Candidate, FitError, Observation, Parameter, choose, fit
 from simulator.architecture import ModelArchitecture
 from simulator.calibrate.laws import (
     ATTENTION_FLOPS,
     DECODE_PARAMETERS,
-    GEMM_FORMS,
     HOST_LAUNCH,
-    ONE_ROW,
     SMALL_KERNEL,
-    TILES,
     WALK_PARAMETERS,
     WAVE,
     Attention,
     Forward,
-    Gemm,
-    GemmForm,
     attention_law,
     forward_law,
-    poorer_forms,
     with_coefficients,
     with_row_factors,
 )
-from simulator.calibrate.parts import Cells, Part, judged
-from simulator.cost.roofline import gemm
+from simulator.calibrate.parts import MARGIN, Cells, Part, judged
 from simulator.hardware import Hardware, RowFactors
-from simulator.number_format import FORMATS
 from simulator.serving_engine import AttentionRegime
 
-# A richer form must be better by this part of the error.
-_MARGIN = 0.05
-# A table of many factors must pay more.
-_TABLE_MARGIN = 0.10
-
-
-# ----------------------------------------------------------------------------------------------------------------- GEMM
-
-
-def fit_gemm(
-    hardware: Hardware, dtype: str, cells: Cells[Gemm], launch_s: float | None = None, tiles: Sequence[int] = TILES
-) -> Part[Gemm]:
-    """Chooses form, tile, and whether one row stands apart, one after the other, by errors on shapes left out; then factors by
-    rows for what the form misses, where those help on shapes left out too."""
-    part: Part[Gemm] = Part(f"GEMM {dtype}")
-    start_s = hardware.coefficients.gemm_overhead_s.value if launch_s is None else launch_s
-    tried: dict[str, float | str] = {}
-
-    def best(forms: Sequence[GemmForm]) -> GemmForm:
-        chosen = choose([form.candidate(hardware, dtype) for form in forms], cells.fit, margin=_MARGIN)
-        tried.update(chosen.tried)
-        return next(form for form in forms if form.name == chosen.candidate.name)
-
-    first, *others = sorted(tiles, key=lambda rows: (rows != 64, rows))
-    try:
-        try:
-            plain = best(GEMM_FORMS)
-        except FitError as refusal:
-            tried["rich forms"] = str(refusal)
-            plain = best(poorer_forms(start_s))
-        tiled = best([plain.with_tile(rows) for rows in (first, *others)])
-        # Without its neighbours one row would stand for all small row counts.
-        beside = any(2 <= cell.inputs.m <= 4 for cell in cells.fit)
-        form = best([tiled, tiled.with_one_row_apart()]) if beside else tiled
-        choice = fit(form.candidate(hardware, dtype).law, form.free, cells.fit)
-        table = _with_factors(hardware, dtype, cells.fit, tiled)
-    except FitError as error:
-        return replace(part, tried=tuple(tried.items()), problem=str(error))
-    name = f"{tiled.name}, factors by rows"
-    tried[name] = table.error
-    law, values, by_rows = form.name, {**form.fixed, **choice.values}, _one_row(choice.values)
-    if table.error < tried[form.name] * (1 - _TABLE_MARGIN):  # type: ignore[operator]
-        law, values, by_rows, choice = name, table.values, table.by_rows, table.fit
-    part = replace(part, law=law, tried=tuple(tried.items()), fit=choice, values=values, row_factors=by_rows)
-    return judged(part, gemm_seconds(_with_gemm(hardware, dtype, values, by_rows), dtype), cells)
-
-
-def gemm_seconds(hardware: Hardware, dtype: str) -> Callable[[Sequence[Gemm]], list[float]]:
-    """The cost model's own GEMM on a device as it stands."""
-    size = FORMATS[dtype].bytes
-    return lambda cells: [gemm(cell.m, cell.n, cell.k, size, hardware, dtype).seconds for cell in cells]
-
-
-def _with_gemm(hardware: Hardware, dtype: str, values: Mapping[str, float], by_rows: Mapping[int, float]) -> Hardware:
-    return with_row_factors(with_coefficients(hardware, values, dtype), dtype, by_rows)
-
-
-def _one_row(values: Mapping[str, float]) -> dict[int, float]:
-    return {1: values[ONE_ROW], 2: 1.0} if ONE_ROW in values else {}
-
-
-@dataclass(frozen=True)
-class _Table:
-    values: dict[str, float]
-    fit: Fit
-    by_rows: dict[int, float]
-    error: float
-
-
-def _with_factors(hardware: Hardware, dtype: str, cells: Sequence[Observation[Gemm]], form: GemmForm) -> _Table:
-    """The form with factors by rows, and its error on shapes left out: both are found anew without them."""
-    law = form.candidate(hardware, dtype).law
-    groups = sorted({cell.group for cell in cells})
-    sizes: list[float] = []
-    for fold in range(min(4, len(groups))):
-        out = set(groups[fold::4])
-        train = [cell for cell in cells if cell.group not in out]
-        test = [cell for cell in cells if cell.group in out]
-        if not train:
-            continue
-        found = fit(law, form.free, train, tolerance=1e-7)
-        factors = row_factors(law, found.values, {**form.fixed, **found.values}["gemm_overhead_s"], train)
-        device = _with_gemm(hardware, dtype, {**form.fixed, **found.values}, factors)
-        predicted = gemm_seconds(device, dtype)([cell.inputs for cell in test])
-        sizes += [abs(math.log(value / cell.measured)) for value, cell in zip(predicted, test, strict=True)]
-    whole = fit(law, form.free, cells)
-    values = {**form.fixed, **whole.values}
-    error = statistics.fmean(sizes) if sizes else math.inf
-    return _Table(values, whole, row_factors(law, whole.values, values["gemm_overhead_s"], cells), error)
-
-
-def row_factors(
-    law: Law[Gemm], values: Mapping[str, float], overhead: float, cells: Sequence[Observation[Gemm]]
-) -> dict[int, float]:
-    """Median over shapes of measured over modelled busy time, at each number of rows measured."""
-    by_rows: dict[int, list[float]] = {}
-    for cell, modelled in zip(cells, law(values, [cell.inputs for cell in cells]), strict=True):
-        # Where starting takes most of the time, what is left says little about the kernel.
-        if cell.measured > 2 * overhead and modelled > overhead:
-            by_rows.setdefault(cell.inputs.m, []).append((cell.measured - overhead) / (modelled - overhead))
-    return {rows: statistics.median(ratios) for rows, ratios in sorted(by_rows.items())}
+# Moving a coefficient that its own part has fitted must pay more than a richer form.
+_MOVING_MARGIN = 0.25
 
 
 # ------------------------------------------------------------------------------------------------------------ attention
@@ -162,12 +55,12 @@ def fit_attention(hardware: Hardware, dtype: str, decode: Cells[Attention], veri
     alone = split_part(hardware, dtype, decode)
     if not verify.fit:
         return AttentionFit("split_kv", (alone,))
-    if not alone.problem and _mean_error(_named(together, "", hardware, dtype, decode)) > _mean_error(alone) + _MARGIN:
+    if not alone.problem and _mean_error(_named(together, "", hardware, dtype, decode)) > _mean_error(alone) + MARGIN:
         together = alone
     started = with_coefficients(hardware, {"attention_overhead_s": alone.values.get("attention_overhead_s", 0.0)})
     walk = fit_walk(started, dtype, verify)
     split = _named(together, "verification attention, split KV", hardware, dtype, verify)
-    walks = _mean_error(walk) < _mean_error(split) * (1 - _MARGIN)
+    walks = _mean_error(walk) < _mean_error(split) * (1 - MARGIN)
     first = alone if walks else _named(together, "decode attention", hardware, dtype, decode)
     # The coefficients of split KV stand with decode.
     return AttentionFit("serial_walk" if walks else "split_kv", (first, replace(split, values={}, fit=None), walk))
@@ -190,7 +83,7 @@ def fit_split(hardware: Hardware, dtype: str, cells: Sequence[Observation[Attent
         forms.append((f"stream, waves of blocks and {kind}", fixed, (*DECODE_PARAMETERS, WAVE, ATTENTION_FLOPS)))
     candidates = [Candidate(name, attention_law(hardware, dtype, "split_kv", fixed), free) for name, fixed, free in forms]
     try:
-        choice = choose(candidates, cells, margin=_MARGIN)
+        choice = choose(candidates, cells, margin=MARGIN)
     except FitError as error:
         return replace(part, problem=str(error))
     fixed = next(fixed for name, fixed, _ in forms if name == choice.candidate.name)
@@ -247,7 +140,7 @@ def fit_forwards(hardware: Hardware, dtype: str, regime: AttentionRegime, models
     cache = Candidate(f"{name}, the cache's bandwidth of passes", law, (SMALL_KERNEL, DECODE_PARAMETERS[1]))
     part: Part[Forward] = Part("whole forward")
     try:
-        choice = choose([small, cache], cells.fit, margin=_MARGIN)
+        choice = choose([small, cache], cells.fit, margin=_MOVING_MARGIN)
     except FitError as error:
         return judged(replace(part, problem=str(error)), lambda inputs: law({}, inputs), cells)
     part = replace(part, law=choice.candidate.name, tried=choice.tried, fit=choice.fit, values=choice.fit.values)
@@ -291,7 +184,7 @@ def refined(
             predicted = each({}, [cell.inputs for cell in test])
             sizes += [abs(math.log(value / cell.measured)) for value, cell in zip(predicted, test, strict=True)]
     old, new = statistics.fmean(before), statistics.fmean(after)
-    if new > old * (1 - _MARGIN):
+    if new > old * (1 - MARGIN):
         return None
     factors = pass_row_factors(hardware, dtype, regime, models, cells.fit)
     better = forward_law(with_row_factors(hardware, dtype, factors), dtype, regime, models)

@@ -16,8 +16,8 @@ from simulator.architecture.hf_config import config_path, read_config
 from simulator.spec import Problem, SpecError
 
 Config = Mapping[str, Any]
-# Below this a device gets the small shapes: an 8B model in 16 bit takes 16 GB before any cache.
-_LARGE_MEMORY_BYTES = 40e9
+# An 8B model in 16 bit takes 16 GB before any cache, and is measured beside a 3B one; that and a 1B one take 9 GB.
+_LARGE_MEMORY_BYTES, _MEDIUM_MEMORY_BYTES = 40e9, 14e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,15 @@ SHAPES: Mapping[str, dict[str, Any]] = {
     "llama-3b": _llama(28, 3072, 24, 8, 8192, 128256, True),  # Llama-3.2-3B
 }
 _SMALL = ("llama-135m", "llama-135m-2-layers", "llama-31m")
+_MEDIUM = ("llama-1b", "llama-135m", "llama-3b")
 _LARGE = ("llama-8b", "llama-1b", "llama-3b")
 
 
 def default_models(device: str, memory_bytes: float) -> dict[str, Config]:
     """Main, second and judging model for a device of this memory."""
-    names = _LARGE if device != "cpu" and memory_bytes >= _LARGE_MEMORY_BYTES else _SMALL
+    names = _SMALL
+    if device != "cpu" and memory_bytes >= _MEDIUM_MEMORY_BYTES:
+        names = _LARGE if memory_bytes >= _LARGE_MEMORY_BYTES else _MEDIUM
     return {name: SHAPES[name] for name in names}
 
 

@@ -176,6 +176,8 @@ def plan(target: Target, rates: Rates, minutes: float) -> Plan:
         if planned.rank <= 1 or cost_s <= min(room_s, longest_s):
             kept.append(planned)
             room_s -= cost_s
+    # What is short comes first, so that even a first round cut off leaves something to fit.
+    kept.sort(key=lambda planned: (planned.rank > 1, planned.cell.kind == "forward", planned.rank))
     setup_s = models_s + sum(planned.setup_s for planned in kept)
     return Plan(tuple(kept), minutes, round_seconds(kept, rates), setup_s, len(cells) - len(kept))
 

@@ -37,7 +37,7 @@ def measure(session: Session, path: Path, resume: bool, progress: Progress, refu
     with writer:
         visitor = Visitor(session.device, sources)
         used_s = before.elapsed_s if before else 0.0
-        begun, budget_s = time.monotonic() - used_s, session.minutes * 60
+        begun, budget_s = session.begun - used_s, session.minutes * 60
         for number, planned in _order(session, before, refused := _refused(before)):
             at_s = time.monotonic() - begun
             if at_s >= budget_s:

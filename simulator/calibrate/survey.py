@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,13 +42,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Session:
-    """A device looked at and a plan made for it. device: None in a dry run for one that is not here. folders: of local models."""
+    """A device looked at and a plan made for it. device: None in a dry run for one that is not here. folders: of local models.
+    begun: `time.monotonic()` when looking began, which the minutes count from."""
 
     minutes: float
     plan: Plan
     header: Header
     folders: Mapping[str, Path]
     device: Device | None = None
+    begun: float = 0.0
 
 
 def prepare(request: Request, dry: bool = False) -> Session:
@@ -55,13 +58,14 @@ def prepare(request: Request, dry: bool = False) -> Session:
 
     dry: a device that is not here is planned for by the datasheet of `request.hardware`.
     """
+    begun = time.monotonic()
     try:
         device = _device(request.device, request.threads)
     except SpecError:
         if not (dry and request.hardware):
             raise
         return _planned_from_datasheet(request)
-    return _looked_at(request, device)
+    return replace(_looked_at(request, device), begun=begun)
 
 
 def resumed(header: Header, request: Request, given: Mapping[str, object]) -> Session:
@@ -72,11 +76,14 @@ def resumed(header: Header, request: Request, given: Mapping[str, object]) -> Se
         "seed": header.seed,
     }  # fmt: skip
     for name, value in given.items():
+        if name == "hardware":
+            value = find_hardware(request.hardware, "--hardware", "").profile_id
         if name in stored and value not in (stored[name], "auto"):
             flag = {"dtypes": "--dtype"}.get(name, f"--{name}")
             raise SpecError(
                 [Problem(flag, "", f"must be as in the file of measurements ({stored[name]}), or left out", repr(value))]
             )
+    begun = time.monotonic()
     device = _device(header.device, header.threads)
     versions = _versions()
     for name, here, before in (
@@ -95,7 +102,7 @@ def resumed(header: Header, request: Request, given: Mapping[str, object]) -> Se
     again = plan(_target(header), _rates(header), header.minutes)
     if again.hash != header.plan:
         raise SpecError([Problem("--resume", "", "must go on with the version of this program that planned the measurements")])
-    return Session(float(request.minutes if "minutes" in given else header.minutes), again, header, folders, device)
+    return Session(float(request.minutes if "minutes" in given else header.minutes), again, header, folders, device, begun)
 
 
 def _device(kind: str, threads: int) -> Device:

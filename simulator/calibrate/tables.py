@@ -10,11 +10,14 @@ What is fitted and what is held out is by design, the same for every device:
                    it, as no model does. Held out: every third pair of batch and length beyond the cache.
     serial walk    a prompt's chunk of 16-128 rows, alone or beside up to 128 decodes, over caches that the last cache holds. Held
                    out: every third.
+
+`python -m simulator.calibrate.tables FOLDER [PROFILE …]` prints what the tables in a folder teach.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,9 +34,10 @@ from calibration.kernel_tables import (
 )
 from calibration.measurement import Measurement, Split, Value
 from simulator.calibrate.cells import attention_cells, gemm_cells
-from simulator.calibrate.fitting import fit_gemm, fit_walk, gemm_seconds, split_part
+from simulator.calibrate.fitting import fit_walk, split_part
+from simulator.calibrate.gemm_fitting import fit_gemm, gemm_seconds
 from simulator.calibrate.laws import Attention, Gemm
-from simulator.calibrate.parts import Cells, Part, RatioRow, ratio_row, settled
+from simulator.calibrate.parts import Cells, Part, RatioRow, ratio_row, rounded, settled
 from simulator.hardware import Hardware, find_hardware
 from simulator.number_format import FORMATS
 
@@ -260,3 +264,27 @@ def leave_one_matrix_out(
         predicted += gemm_seconds(fitted, dtype)([Gemm(*(int(each.inputs[key]) for key in "mnk")) for each in left])
         measured += [each.median_s for each in left]
     return [("matrices left out", errors(predicted, measured))]
+
+
+def fit_lines(found: TableFit) -> list[str]:
+    """What was found for a device, as lines of text."""
+    lines = [found.profile_id]
+    for part in found.parts:
+        lines.append(f"  {part.name}: {part.law or part.problem}")
+        lines += [f"    {name} {rounded(value):g}" for name, value in part.values.items()]
+        if part.row_factors:
+            lines.append(f"    factors by rows { ({rows: rounded(value) for rows, value in part.row_factors.items()}) }")
+        if part.held_out:
+            lines.append(f"    held out: {_error_words(part.held_out)}; worst at {part.worst}")
+    lines += [f"  {row.name}, ratio: {_error_words(row.errors)}" for row in found.ratios]
+    return lines + [f"  {name}: {_error_words(each)}" for name, each in found.judged]
+
+
+def _error_words(found: Errors) -> str:
+    return f"median {found.median:.1%}, mean {found.mean:.1%}, 90th percentile {found.p90:.1%} of {found.count}"
+
+
+if __name__ == "__main__":
+    folder, *profile_ids = sys.argv[1:] or ["."]
+    for profile_id in profile_ids or SOURCES:
+        print("\n".join(fit_lines(fit_tables(Path(folder), profile_id))), flush=True)

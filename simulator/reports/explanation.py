@@ -42,10 +42,12 @@ def explanation_sentences(answer: Explanation) -> list[str]:
 
 def _measured(answer: Explanation) -> str:
     """Where the coefficients of a calibrated device come from; "" for a device that was not measured with this program."""
-    hardware = answer.deployment.hardware
-    if not any(source.startswith("measurements sha256:") for source in hardware.profile.sources):
+    profile, mark = answer.deployment.hardware.profile, "measurements sha256:"
+    measured = [source.removeprefix(mark)[:12] for source in profile.sources if source.startswith(mark)]
+    with_what = [source for source in profile.sources if source.startswith("torch ")]
+    if not measured:
         return ""
-    return f"{hardware.name} is as measured: {hardware.coefficients.memory_bandwidth_fraction.note}."
+    return f"{profile.name} is as measured: {'; '.join([f'measurements sha256 {measured[0]}', *with_what])}."
 
 
 def explanation_table(answer: Explanation) -> tuple[list[str], list[list[str]]]:
