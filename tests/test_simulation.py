@@ -157,7 +157,10 @@ def test_acceptance_left_open_runs_both_ends_of_a_sourced_band():
         {},
         {"engine": "sglang"},
         {"hardware": "a100_sxm_80gb", "workload": workload("closed_loop", users=12, think_time_s=0.1)},
-        {"speculation": {"method": "ngram", "num_speculative_tokens": 3}, "acceptance": {"acceptance_rate": 0.5, "proposal_rate": 0.4}},
+        {
+            "speculation": {"method": "ngram", "num_speculative_tokens": 3},
+            "acceptance": {"acceptance_rate": 0.5, "proposal_rate": 0.4},
+        },
     ],
 )
 def test_the_readable_engine_says_the_same_and_takes_an_event_a_step(changes):
