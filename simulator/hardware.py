@@ -342,8 +342,16 @@ class Hardware:
         """Effective dense FLOP/s of a GEMM computing in `dtype`."""
         return self.profile.peak_flops_per_s[dtype].value * self.coefficients.flops_fraction[dtype].value
 
+    @cached_property
+    def _gemm_rates(self) -> dict[str, GemmRates]:
+        return {}
+
     def gemm_rates(self, dtype: str) -> GemmRates:
         """The GEMM law computing in `dtype`: the type's own coefficients where the profile has them."""
+        found = self._gemm_rates.get(dtype)
+        return found if found is not None else self._gemm_rates.setdefault(dtype, self._gemm_law(dtype))
+
+    def _gemm_law(self, dtype: str) -> GemmRates:
         c = self.coefficients
         bandwidth = c.memory_bandwidth_fraction_by_type.get(dtype, c.memory_bandwidth_fraction).value
         return GemmRates(

@@ -14,7 +14,8 @@ the readable scheduler beside the sums, one step at a time.
 
 Whatever does not fit this is planned and committed sequence by sequence, as the readable engine does it, for as long as it
 lasts: a token budget too small for every sequence, a lone sequence that outgrows the pool. Rounds in which sequences differ in
-their drafts, and pricers without sums, keep their bookings and are priced one round at a time from the list of sequences.
+their drafts, and pricers to which sums say too little (the fullest of several ranks or microbatches sets the pace), keep their
+bookings and are priced one round at a time from the list of sequences.
 `EngineStatistics` counts both. Every plan holds at least one round, and the clock lands exactly on the ends of rounds, which
 are summed in the order in which the readable engine sums them: records agree to the last bit.
 """
