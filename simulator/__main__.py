@@ -73,7 +73,15 @@ def specsim() -> None:
 
 
 @app.command()
-def run(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False) -> None:
+def run(
+    scenario: ScenarioPath,
+    out: OutDir = None,
+    timeline: Annotated[Path | None, typer.Option(help="JSON file that Perfetto (ui.perfetto.dev) shows, step by step.")] = None,
+    readable: Annotated[
+        bool, typer.Option("--readable", help="Serve by the readable engine, an event a step: slower, same answer.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Simulate a scenario with and without speculation on the same random streams. Verdict first."""
     from simulator import reports
     from simulator.scenario import load_scenario
@@ -82,11 +90,15 @@ def run(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False) -> 
     loaded = load_scenario(scenario)
     if out is not None:
         reports.prepare_directory(out)
+    if timeline is not None:
+        _require_writable(timeline, "--timeline")
     with _progress(quiet=as_json) as progress:
-        result = simulate(loaded, progress)
+        result = simulate(loaded, progress, readable)
     if out is not None:
         with err.status(f"writing {out}"):
             reports.write_run(result, out)
+    if timeline is not None:
+        _write_atomically(timeline, reports.timeline(result), "--timeline")
     if as_json:
         _print_json(reports.run_summary(result))
         return
@@ -101,6 +113,8 @@ def run(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False) -> 
     _print_notes(console, [result.plain.summary.note], result.warnings)
     if out is not None:
         console.print(f"Report, figures and records: {out}")
+    if timeline is not None:
+        console.print(f"Timeline, to open in ui.perfetto.dev: {timeline}")
 
 
 @app.command()
@@ -691,14 +705,28 @@ def _print_json(document: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def _write_atomically(path: Path, text: str, flag: str = "--out") -> None:
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         Path(name).replace(path)
     except OSError as error:
-        raise SpecError([Problem("--out", "", f"must be a file that can be written: {error.strerror}", str(path))]) from None
+        raise _unwritable(path, flag, error) from None
+
+
+def _require_writable(path: Path, flag: str) -> None:
+    """Fails now rather than after a long run."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(0, "is a folder")
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise _unwritable(path, flag, error) from None
+
+
+def _unwritable(path: Path, flag: str, error: OSError) -> SpecError:
+    return SpecError([Problem(flag, "", f"must be a file that can be written: {error.strerror}", str(path))])
 
 
 @contextmanager

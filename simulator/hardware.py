@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
@@ -328,12 +328,12 @@ class Hardware:
     def memory_bytes(self) -> float:
         return self.profile.memory_bytes.value
 
-    @property
+    @cached_property
     def bandwidth_bytes_per_s(self) -> float:
         """Effective memory bandwidth of a GEMM's weights."""
         return self.profile.memory_bandwidth_bytes_per_s.value * self.coefficients.memory_bandwidth_fraction.value
 
-    @property
+    @cached_property
     def attention_bandwidth_bytes_per_s(self) -> float:
         """Effective memory bandwidth of the KV cache."""
         return self.profile.memory_bandwidth_bytes_per_s.value * self.coefficients.attention_bandwidth_fraction.value
@@ -342,8 +342,16 @@ class Hardware:
         """Effective dense FLOP/s of a GEMM computing in `dtype`."""
         return self.profile.peak_flops_per_s[dtype].value * self.coefficients.flops_fraction[dtype].value
 
+    @cached_property
+    def _gemm_rates(self) -> dict[str, GemmRates]:
+        return {}
+
     def gemm_rates(self, dtype: str) -> GemmRates:
         """The GEMM law computing in `dtype`: the type's own coefficients where the profile has them."""
+        found = self._gemm_rates.get(dtype)
+        return found if found is not None else self._gemm_rates.setdefault(dtype, self._gemm_law(dtype))
+
+    def _gemm_law(self, dtype: str) -> GemmRates:
         c = self.coefficients
         bandwidth = c.memory_bandwidth_fraction_by_type.get(dtype, c.memory_bandwidth_fraction).value
         return GemmRates(
@@ -359,7 +367,7 @@ class Hardware:
         """Effective FLOP/s of attention, which computes in 16 bit (32 bit where the device has no 16-bit rate)."""
         return self.profile.peak_flops_per_s[self.wide_dtype].value * self.coefficients.attention_flops_fraction.value
 
-    @property
+    @cached_property
     def wide_dtype(self) -> str:
         """The 16-bit type that weight-only quantized layers and attention compute in."""
         return next(dtype for dtype in ("bf16", "fp16", "fp32") if dtype in self.profile.peak_flops_per_s)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, cycle
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from simulator.serving import (
     BatchingRules,
     Load,
     PairedRatio,
-    RequestRecord,
     ServingResult,
     Summary,
     no_lookahead,
@@ -36,9 +35,9 @@ from simulator.serving import (
     serve_in_turn,
     summarise,
 )
-from simulator.serving.metrics import Window, is_good, load_in
+from simulator.serving.metrics import Value, Window, is_good, load_in
 from simulator.spec import Problem, SpecError
-from simulator.workload import Request, ServiceLevel, requests_of
+from simulator.workload import Request, requests_of
 
 # The fewest requests of the run that measures how many a second the replica can finish when work never runs out.
 SATURATION_REQUESTS = 400
@@ -48,6 +47,8 @@ OVERLOAD = 1.5
 # Gains this close are taken as equal, and the smaller γ is preferred: it takes less memory and fewer rows.
 TIE = 0.03
 LEAST_EFFECT = 0.005
+# Acceptance paths of this many requests are kept from run to run, some 3 kB each.
+KEPT_PATHS = 5_000
 # From fewer requests than this no interval is made: the gain is "close", whatever it is.
 FEWEST_REQUESTS = 20
 Verdict = Literal["win", "lose", "close"]
@@ -142,19 +143,22 @@ class SimulationResult:
         return min((c for c in worst.values() if c.gain.value >= (1 - TIE) * top), key=lambda c: c.variant.shape.nodes)
 
 
-def simulate(scenario: Scenario, progress: Progress | None = None) -> SimulationResult:
+def simulate(scenario: Scenario, progress: Progress | None = None, readable: bool = False) -> SimulationResult:
     """Serves the scenario's requests without speculation and with each chain and tree asked for.
+
+    `readable`: by the serving engine of one event a step, slower and with the same records (`serving.serve`).
 
     Where acceptance is left open, each of them runs at the low and the high end of a sourced band for the method.
     """
     requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
     warnings = list(scenario.warnings)
-    plain = _variant(_Server(scenario, scenario.deployment.plain(), _NOTHING, None), "no speculation", requests, progress)
+    undrafted = Server(scenario, scenario.deployment.plain(), _NOTHING, None, readable)
+    plain = _variant(undrafted, "no speculation", requests, progress)
     warnings += _too_short(scenario, requests)
     comparisons = []
     for shape in scenario.shapes:
         for label, law in _laws(scenario, shape, warnings):
-            server = _Server(scenario, scenario.deployed(shape), shape, law)
+            server = Server(scenario, scenario.deployed(shape), shape, law, readable)
             comparisons.append(_compare(server, plain, _variant(server, label, requests, progress), requests, progress))
     return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(warnings))
 
@@ -177,7 +181,7 @@ def _too_short(scenario: Scenario, requests: tuple[Request, ...]) -> list[str]:
 def plain_load(scenario: Scenario) -> Load:
     """How busy the server is without speculation: mean batch and context of the scenario's own requests."""
     requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
-    summary = summarise(_Server(scenario, scenario.deployment.plain(), _NOTHING, None).run(requests))
+    summary = summarise(Server(scenario, scenario.deployment.plain(), _NOTHING, None).run(requests))
     if not summary.finished:
         raise SpecError([_nothing_served(scenario, summary)])
     return summary.load
@@ -239,6 +243,9 @@ class _NoDrafts:
         return 0
 
 
+_NO_DRAFTS = _NoDrafts()
+
+
 @dataclass(frozen=True)
 class _ScaledRounds:
     """Prices whose decoding part is scaled: the same run had R been this much larger or smaller."""
@@ -246,8 +253,21 @@ class _ScaledRounds:
     base: StepPricer
     scale: float
 
+    @property
+    def window(self) -> int | None:
+        return self.base.window
+
+    @property
+    def sums_suffice(self) -> bool:
+        return self.base.sums_suffice
+
     def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> StepCost:
-        cost = self.base.price(decode, prefill, prompts_finished)
+        return self._scaled(self.base.price(decode, prefill, prompts_finished))
+
+    def price_alike(self, *asked: Any) -> StepCost:
+        return self._scaled(self.base.price_alike(*asked))
+
+    def _scaled(self, cost: StepCost) -> StepCost:
         terms = tuple((name, s if name.startswith("prefill") else s * self.scale) for name, s in cost.terms)
         return StepCost(sum(seconds for _, seconds in terms), terms)
 
@@ -257,13 +277,24 @@ _NOTHING = Tree.chain(0)
 
 
 @dataclass(frozen=True)
-class _Server:
+class Server:
     """Serves the scenario's requests under one deployment, shape of draft and acceptance law (None = no speculation)."""
 
     scenario: Scenario
     deployment: Deployment
     shape: Tree
     law: AcceptanceLaw | None
+    readable: bool = False
+    # Each γ is run several times on the same requests.
+    _paths: dict[tuple[int, int, int], AcceptancePath] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, scenario: Scenario, shape: Tree | None = None) -> Server:
+        """The server at one chain or tree of a scenario whose acceptance is given; None is no speculation."""
+        resolved = scenario.acceptance(shape.steps, shape) if shape is not None else None
+        if shape is None or resolved is None:
+            return cls(scenario, scenario.deployment.plain(), _NOTHING, None)
+        return cls(scenario, scenario.deployed(shape), shape, resolved.law)
 
     @cached_property
     def rules(self) -> BatchingRules:
@@ -276,9 +307,16 @@ class _Server:
 
     def path(self, request: Request) -> AcceptancePath:
         if self.law is None:
-            return _NoDrafts()
-        seed = self.scenario.file.seed
-        return self.law.path(request.request_id, request.output_tokens, seed, prompt_tokens=request.prompt_tokens)
+            return _NO_DRAFTS
+        key = (request.request_id, request.prompt_tokens, request.output_tokens)
+        path = self._paths.get(key)
+        if path is None:
+            path = self.law.path(
+                request.request_id, request.output_tokens, self.scenario.file.seed, prompt_tokens=request.prompt_tokens
+            )
+            if len(self._paths) < KEPT_PATHS:
+                self._paths[key] = path
+        return path
 
     def drafts(self, running: int) -> int:
         speculation = self.scenario.file.speculation
@@ -302,7 +340,9 @@ class _Server:
         think_time_s = arrivals.think_time_s or 0.0
 
         def one(theirs: Sequence[Request], users: int | None) -> ServingResult:
-            return serve(theirs, self.rules, pricer, path, self.drafts, users=users, think_time_s=think_time_s)
+            return serve(
+                theirs, self.rules, pricer, path, self.drafts, users=users, think_time_s=think_time_s, readable=self.readable
+            )
 
         users = arrivals.users if arrivals.process == "closed_loop" else None
         return serve_in_turn(requests, self.deployment.independent_replicas, users, one)
@@ -343,20 +383,19 @@ class _Server:
         arriving = tuple(
             replace(r, request_id=i, arrival_s=i / rate_per_s) for i, r in zip(range(number), cycle(requests), strict=False)
         )
-        result = serve(arriving, self.rules, self.pricer, path, self.drafts)
-        ends = sorted(record.finish_s for record in result.records if record.finish_s is not None)
-        start_s = ends[len(ends) // 2]
-        end_s = max(record.first_scheduled_s or 0.0 for record in result.records)
-        if sum(start_s < end <= end_s for end in ends) < len(ends) / 5:
-            start_s, end_s = 0.0, ends[-1]
+        result = serve(arriving, self.rules, self.pricer, path, self.drafts, readable=self.readable)
+        ends = np.sort(result.records.column("finish_s"))
+        start_s, end_s = float(ends[len(ends) // 2]), float(result.records.column("first_scheduled_s").max())
+        if ((start_s < ends) & (ends <= end_s)).sum() < len(ends) / 5:
+            start_s, end_s = 0.0, float(ends[-1])
         spans = np.histogram(ends, np.linspace(start_s, end_s, SATURATION_SPANS + 1))[0]
-        share = load_in(result, Window(start_s, end_s, (), "")).prefill_share
+        share = load_in(result, Window(start_s, end_s, result.records[:0], "")).prefill_share
         log_std = float(spans.std(ddof=1) / spans.mean() / math.sqrt(SATURATION_SPANS))
         replicas = self.deployment.independent_replicas
         return Saturation(replicas * float(spans.sum()) / (end_s - start_s), log_std, share)
 
 
-def _variant(server: _Server, label: str, requests: tuple[Request, ...], progress: Progress | None) -> Variant:
+def _variant(server: Server, label: str, requests: tuple[Request, ...], progress: Progress | None) -> Variant:
     result = server.run(requests, _counter(progress, label, len(requests)))
     summary = summarise(result, server.scenario.file.service_level)
     if not summary.finished:
@@ -385,7 +424,7 @@ class _Runs:
     slow_rounds: ServingResult
     fast_rounds: ServingResult
 
-    def gain(self, value: Callable[[RequestRecord], float | None], invert: bool = False) -> Estimate | None:
+    def gain(self, value: Value, invert: bool = False) -> Estimate | None:
         """Plain over speculative (or the inverse, for what should rise), with the doubt of requests and of R together.
 
         None where no request has a positive value in both runs.
@@ -407,7 +446,7 @@ class _Runs:
 
 
 def _compare(
-    server: _Server, plain: Variant, variant: Variant, requests: tuple[Request, ...], progress: Progress | None
+    server: Server, plain: Variant, variant: Variant, requests: tuple[Request, ...], progress: Progress | None
 ) -> Comparison:
     """What speculation changed, with the doubt of requests and of coefficients together."""
     load, law = plain.summary.load, server.law
@@ -430,7 +469,7 @@ def _compare(
     verdict: Verdict = "close" if judged is None else _verdict(judged)
     if judged is None:
         metric, verdict = _unjudged(metric, plain.summary, variant.summary)
-    e2e = runs.gain(lambda record: record.e2e_latency_s)
+    e2e = runs.gain(lambda records: records.e2e_latency_s)
     assert e2e is not None  # both runs served the same requests, and some
     tokens = variant.summary.output_tokens_per_s / plain.summary.output_tokens_per_s
     goodput = None
@@ -442,7 +481,7 @@ def _compare(
     capacity = Estimate.lognormal(full.per_s / empty.per_s, doubt)
     return Comparison(
         variant=variant, metric=metric, gain=judged or e2e, verdict=verdict,
-        tpot=runs.gain(lambda record: record.tpot_s), e2e=e2e, goodput=goodput, output_tokens=tokens, capacity=capacity,
+        tpot=runs.gain(lambda records: records.tpot_s), e2e=e2e, goodput=goodput, output_tokens=tokens, capacity=capacity,
         batch=batch, context=context, round=cost, r=Estimate.lognormal(cost.r, log_std), mean_acceptance_length=tau,
         break_even_acceptance_rate=(
             None if variant.deployment.tree else pricer.base.break_even_rate(gamma, batch, context, proposal_rate)
@@ -452,7 +491,7 @@ def _compare(
     )  # fmt: skip
 
 
-def _drafted_at(server: _Server, batch: int) -> tuple[int, str]:
+def _drafted_at(server: Server, batch: int) -> tuple[int, str]:
     """(γ of the round that is priced, remark): of a schedule by batch what it drafts at this batch, else its largest."""
     speculation = server.scenario.file.speculation
     if speculation is None or speculation.by_batch is None:
@@ -469,13 +508,13 @@ def _judged(scenario: Scenario, runs: _Runs) -> tuple[str, Estimate | None]:
     """What the verdict is about, and its gain: goodput under a service level, else each user's rate of output (the inverse of
     a mean turn, end to end and thinking, which neither the start of a run nor its drain distorts) or time per token."""
     level, arrivals = scenario.file.service_level, scenario.file.workload.arrivals
-    turns = runs.gain(lambda record: _turn_s(record, arrivals.think_time_s or 0.0)) if arrivals.users else None
+    turns = runs.gain(lambda records: records.e2e_latency_s + (arrivals.think_time_s or 0.0)) if arrivals.users else None
     if level is not None:
-        good = runs.gain(lambda record: _good(record, level), invert=True)
+        good = runs.gain(lambda records: is_good(records, level).astype(float), invert=True)
         return "goodput", _product(good, turns) if arrivals.users else good
     if arrivals.users:
         return "output rate per user", turns
-    return "mean time per output token", runs.gain(lambda record: record.tpot_s)
+    return "mean time per output token", runs.gain(lambda records: records.tpot_s)
 
 
 def _unjudged(metric: str, plain: Summary, speculative: Summary) -> tuple[str, Verdict]:
@@ -503,14 +542,6 @@ def _product(first: Estimate | None, second: Estimate | None) -> Estimate | None
 def _nothing_served(scenario: Scenario, summary: Summary) -> Problem:
     why = ", ".join(f"{count} {reason}" for reason, count in summary.rejected.items()) or "none arrived"
     return scenario.document.problem(("workload",), f"must hold requests that can be served: {why}")
-
-
-def _good(record: RequestRecord, level: ServiceLevel) -> float:
-    return float(is_good(record, level))
-
-
-def _turn_s(record: RequestRecord, think_s: float) -> float | None:
-    return None if record.e2e_latency_s is None else record.e2e_latency_s + think_s
 
 
 def _verdict(gain: Estimate) -> Verdict:

@@ -78,22 +78,39 @@ class Cost(NamedTuple):
 
 @dataclass
 class AffinePricer:
-    """Prices by rows and prompt tokens, and keeps what it was asked. Fails rather than price a run that does not end."""
+    """Prices by rows and prompt tokens, and keeps what it was asked. Fails rather than price a run that does not end.
+
+    With a `context_token_s` the price also grows with the contexts, up to a window, and with the longest of them.
+    """
 
     decode_row_s: float = STEP_S / 8
     prefill_token_s: float = STEP_S / 16
+    context_token_s: float = 0.0
+    window: int = 30
     asked: list[tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], int]] = field(default_factory=list)
 
     def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> Cost:
         assert len(self.asked) < 100_000, "the run makes no progress"
         self.asked.append((tuple(decode), tuple(prefill), prompts_finished))
-        rows = sum(1 + drafts for _, drafts in decode)
-        terms = (
-            ("host", STEP_S),
-            ("decode", rows * self.decode_row_s),
-            ("prefill", sum(new for new, _ in prefill) * self.prefill_token_s),
-        )
-        return Cost(sum(seconds for _, seconds in terms), terms)
+        contexts = [context for context, _ in decode]
+        sums = sum(contexts), sum(min(context, self.window) for context in contexts), max(contexts, default=0)
+        return self._price(sum(1 + drafts for _, drafts in decode), *sums, prefill)
+
+    def price_alike(
+        self, sequences: int, drafted: int, context: Any, windowed: Any, longest: Any, prefill: Any = (), _: int = 0
+    ) -> Cost:
+        return self._price(sequences * (1 + drafted), context, windowed, longest, prefill)
+
+    def _price(self, rows: int, context: Any, windowed: Any, longest: Any, prefill: Sequence[tuple[int, int]]) -> Cost:
+        terms = [("host", STEP_S), ("decode", rows * self.decode_row_s)]
+        if self.context_token_s:
+            terms += [
+                ("attention", (context + 2 * windowed) * self.context_token_s),
+                ("walk", longest * self.context_token_s / 3),
+            ]
+        if prefill:
+            terms.append(("prefill", sum(new for new, _ in prefill) * self.prefill_token_s))
+        return Cost(sum(seconds for _, seconds in terms), tuple(terms))
 
 
 class IndependentPath:
@@ -129,16 +146,17 @@ class Run:
         return [record for record in self.result.records if not record.rejected]
 
 
-def simulate(scenario: Scenario) -> Run:
-    requests, pricer = scenario.requests(), AffinePricer()
+def simulate(scenario: Scenario, readable: bool = True, context_token_s: float = 0.0) -> Run:
+    """By the readable engine, which the laws are about; the other is held to it."""
+    requests, pricer = scenario.requests(), AffinePricer(context_token_s=context_token_s)
     paths: dict[int, IndependentPath] = {}
 
     def path(request: Request) -> IndependentPath:
         paths[request.request_id] = IndependentPath(request, scenario.seed, scenario.acceptance_rate, scenario.proposal_rate)
         return paths[request.request_id]
 
-    users, think_time_s = scenario.users or None, scenario.think_time_s
-    result = serve(requests, scenario.rules(), pricer, path, scenario.drafts, users=users, think_time_s=think_time_s)
+    closed: dict[str, Any] = {"users": scenario.users or None, "think_time_s": scenario.think_time_s}
+    result = serve(requests, scenario.rules(), pricer, path, scenario.drafts, **closed, readable=readable)
     return Run(scenario, requests, result, pricer, paths)
 
 
@@ -175,7 +193,18 @@ def drawn(seed: int) -> Scenario:
     return Scenario(seed, **{name: options[rng.integers(len(options))] for name, options in OPTIONS.items()})
 
 
-scenarios = st.integers(0, 2**32 - 1).map(drawn)
+def roomy(seed: int) -> Scenario:
+    """A scenario of long outputs with budget to spare, in which spans of many rounds are cut, preempted and booked anew."""
+    rng = np.random.default_rng([seed, *b"roomy"])
+    blocks, drafts_up_to = int(rng.choice([40, 100, 300, 2000])), int(rng.choice([2, 5, 64]))
+    return replace(
+        drawn(seed), longest_output=200, max_model_len=1000, max_num_batched_tokens=512, total_blocks=blocks,
+        speculate_up_to=drafts_up_to, gap_s=float(rng.choice([0.02, 0.2, 0.5])), proposal_rate=1.0,
+    )  # fmt: skip
+
+
+seeds = st.integers(0, 2**32 - 1)
+scenarios = seeds.map(drawn)
 
 SCARCE_BLOCKS = Scenario(total_blocks=15, gap_s=0.0, num_requests=20, max_num_batched_tokens=512)
 SCARCE_SLOTS = Scenario(max_num_seqs=2, gap_s=0.0)
@@ -187,10 +216,16 @@ CLOSED_LOOP = Scenario(users=4, num_requests=20, total_blocks=20)
 TIES = Scenario(on_grid=True, gap_s=0.02, num_requests=150, num_speculative_tokens=0)
 
 
+# `pytest --hypothesis-profile=thorough` tries 10,000 scenarios for every law.
+quickly = settings(
+    derandomize=True, deadline=None, database=None, max_examples=max(300, settings.default.max_examples)
+)  # fmt: skip
+
+
 def law(check: Callable[[Run], None]) -> Callable[[], None]:
     """Makes a test of a law: the named scenarios, then random ones."""
 
-    @settings(derandomize=True, deadline=None, max_examples=300, database=None)
+    @quickly
     @given(scenario=scenarios)
     @example(scenario=SCARCE_BLOCKS)
     @example(scenario=SCARCE_SLOTS)
@@ -389,7 +424,7 @@ def test_closed_loop_never_has_more_requests_than_users(run: Run) -> None:
         assert all(step.running + step.waiting <= run.scenario.users for step in run.result.steps)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300, database=None)
+@quickly
 @given(scenario=scenarios)
 def test_no_drafts_equal_no_speculation(scenario: Scenario) -> None:
     """No drafts asked of a drafter, and a drafter that never proposes and needs no slots, both are the plain engine.
@@ -405,7 +440,7 @@ def test_no_drafts_equal_no_speculation(scenario: Scenario) -> None:
         assert list(same.steps) == list(plain.steps)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300, database=None)
+@quickly
 @given(scenario=scenarios)
 def test_speculation_changes_times_but_not_what_is_served(scenario: Scenario) -> None:
     plain, speculative = remembered(replace(scenario, num_speculative_tokens=0)), remembered(scenario)
@@ -413,6 +448,40 @@ def test_speculation_changes_times_but_not_what_is_served(scenario: Scenario) ->
     for one, other in zip(plain.served, speculative.served, strict=True):
         assert sum(one.emission_tokens) == sum(other.emission_tokens)
         assert other.rounds <= one.rounds + one.preemptions
+
+
+@law
+def test_booked_futures_give_the_same_records_to_the_last_bit(run: Run) -> None:
+    """The engine that takes many rounds at once, where prices are exact sums and where they grow with every context."""
+    assert_same(simulate(run.scenario, readable=False).result, run.result)
+    uneven_s = STEP_S / 1000
+    assert_same(simulate(run.scenario, False, uneven_s).result, simulate(run.scenario, True, uneven_s).result)
+
+
+@quickly
+@given(scenario=seeds.map(roomy))
+def test_long_spans_give_the_same_records_to_the_last_bit(scenario: Scenario) -> None:
+    note(f"scenario: {scenario!r}")
+    uneven_s = STEP_S / 1000
+    assert_same(simulate(scenario, False, uneven_s).result, simulate(scenario, True, uneven_s).result)
+
+
+def test_most_rounds_of_roomy_scenarios_are_taken_many_at_a_time() -> None:
+    """Else the law above would compare the readable engine with itself."""
+    found = [simulate(roomy(seed), False).result.statistics for seed in range(40)]
+    assert sum(one.wakes for one in found) < 0.6 * sum(one.steps for one in found)
+    assert sum(one.plain_steps for one in found) < 0.2 * sum(one.steps for one in found)
+
+
+def assert_same(fast: ServingResult, readable: ServingResult) -> None:
+    for one, other in zip(fast.records, readable.records, strict=True):
+        assert repr(one) == repr(other)
+    assert fast.steps.term_names == readable.steps.term_names
+    for one, other in zip(fast.steps, readable.steps, strict=True):
+        assert one == other
+    for name in readable.steps.term_names:
+        assert fast.steps.term(name).tolist() == readable.steps.term(name).tolist()
+    assert fast.term_seconds == readable.term_seconds
 
 
 def test_named_scenarios_bind() -> None:

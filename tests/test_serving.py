@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,9 @@ import simpy
 from simulator.serving import (
     BatchingRules,
     Distribution,
+    EngineStatistics,
     RequestRecord,
+    RequestRecords,
     ServingResult,
     StepRecord,
     StepRecords,
@@ -24,8 +26,9 @@ from simulator.serving import (
     summarise,
     unmet_limits,
 )
-from simulator.serving.arrivals import open_loop
+from simulator.serving.arrivals import OpenLoop
 from simulator.serving.kv_cache import KVCache
+from simulator.serving.record import Floats
 from simulator.serving.replica import Replica
 from simulator.serving.scheduler import Scheduler, SequenceState, StepPlan
 from simulator.workload import Request, ServiceLevel
@@ -242,9 +245,25 @@ def test_one_timeout_per_step() -> None:
 
     env = Counting(initial_time=0.0)
     replica = Replica(env, RULES, Constant(), lambda _: Accepts(), lambda _: 0)
-    open_loop(env, [Request(0, 0.0, 10, 5), Request(1, 20.0, 10, 5)], replica.submit)
+    OpenLoop(env, [Request(0, 0.0, 10, 5), Request(1, 20.0, 10, 5)], replica.submit)
     env.run()
     assert env.timeouts == len(replica.steps) == 10
+
+
+def test_the_fast_engine_wakes_for_what_happens_not_for_every_round() -> None:
+    """Alone: it starts, its prompt is done, its 49 rounds are done. An arrival ends the round in progress, then joins a step."""
+
+    class Sums(Constant):
+        def price_alike(self, sequences: int, *_: Any) -> Cost:
+            return Cost(1.0, (("host", 1.0),))
+
+    def statistics(*requests: Request) -> EngineStatistics:
+        return serve(requests, RULES, Sums(), lambda _: Accepts(), lambda _: 0).statistics
+
+    assert statistics(Request(0, 0.0, 10, 50)) == EngineStatistics(wakes=3, steps=50)
+    assert statistics(Request(0, 0.0, 10, 50), Request(1, 9.5, 10, 20)) == EngineStatistics(wakes=6, steps=50)
+    many = [Request(i, 3.7 * i, 10, 40) for i in range(500)]
+    assert statistics(*many).wakes <= 3 * len(many) < statistics(*many).steps
 
 
 def test_closed_loop_sends_the_next_request_after_the_think_time() -> None:
@@ -419,8 +438,20 @@ def records_with(latencies_s: Iterable[float]) -> list[RequestRecord]:
     return [RequestRecord(i, float(i), 1, 1, float(i), i + value, i + value) for i, value in enumerate(latencies_s)]
 
 
-def e2e(record: RequestRecord) -> float | None:
-    return record.e2e_latency_s
+def e2e(records: RequestRecords) -> Floats:
+    return records.e2e_latency_s
+
+
+def test_times_between_bursts_are_counted_without_writing_them_out() -> None:
+    result = run(poisson(300, 0.3), drafts=3, accepted=1)
+    served = result.records.served_by_arrival()
+    seconds, times = served[30:].gaps_s()
+    written_out = np.concatenate([record.itl_s for record in served[30:]])
+    assert np.repeat(np.sort(seconds), times[np.argsort(seconds)]) == pytest.approx(np.sort(written_out))
+    counted, listed = Distribution.of_repeated(seconds, times), Distribution.of(written_out)
+    assert counted is not None
+    assert listed is not None
+    assert astuple(counted) == pytest.approx(astuple(listed))
 
 
 def test_a_constant_factor_between_runs_is_found_exactly() -> None:
@@ -452,7 +483,7 @@ def test_in_a_closed_loop_latency_tells_the_ratio_of_request_rates() -> None:
     requests, think_time_s = poisson(1500, 1.0), 0.5
     plain = run(requests, users=6, think_time_s=think_time_s)
     speculative = run(requests, drafts=3, accepted=1, users=6, think_time_s=think_time_s)
-    compared = paired_ratio(plain.records, speculative.records, lambda record: (record.e2e_latency_s or 0.0) + think_time_s)
+    compared = paired_ratio(plain.records, speculative.records, lambda records: records.e2e_latency_s + think_time_s)
     assert summarise(speculative).requests_per_s / summarise(plain).requests_per_s == pytest.approx(compared.ratio, rel=0.02)
     assert compared.low < compared.ratio < compared.high
 
@@ -463,7 +494,7 @@ def test_only_requests_with_a_value_in_both_runs_are_paired() -> None:
     compared = paired_ratio(a, b, e2e, warm_up_fraction=0.0)
     assert (compared.ratio, compared.requests) == (2.0, 2)
     with pytest.raises(ValueError, match="no positive value in both runs"):
-        paired_ratio(a, b, lambda record: record.tpot_s)
+        paired_ratio(a, b, lambda records: records.tpot_s)
 
 
 def test_fewer_than_two_pairs_say_nothing_about_the_interval() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from simulator import theory
 from simulator.scenario import Scenario, scenario_of
-from simulator.simulation import SimulationResult, simulate
+from simulator.serving import serve
+from simulator.simulation import Server, SimulationResult, simulate
 from simulator.spec import SpecError, parse_yaml
 
 TRACES = Path(__file__).parents[2] / "shared" / "traces"
@@ -149,6 +151,72 @@ def test_acceptance_left_open_runs_both_ends_of_a_sourced_band():
     assert ("low end" in labels[0], "high end" in labels[1]) == (True, True)
     assert result.comparisons[0].gain.value < result.comparisons[1].gain.value
     assert any("acceptance is left open" in warning for warning in result.warnings)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"engine": "sglang"},
+        {"hardware": "a100_sxm_80gb", "workload": workload("closed_loop", users=12, think_time_s=0.1)},
+        {
+            "speculation": {"method": "ngram", "num_speculative_tokens": 3},
+            "acceptance": {"acceptance_rate": 0.5, "proposal_rate": 0.4},
+        },
+        {
+            "speculation": {
+                **{k: v for k, v in BASE["speculation"].items() if k != "num_speculative_tokens"},
+                "tree": "steps=5,topk=4,draft_tokens=8",
+            },
+            "acceptance": {"mean_acceptance_length": 2.5},
+        },
+        {"parallel": {"data_parallel_size": 3}},
+        {"parallel": {"data_parallel_size": 3}, "workload": workload("closed_loop", users=8, think_time_s=0.05)},
+    ],
+)
+def test_the_readable_engine_says_the_same_and_takes_an_event_a_step(changes):
+    fast, readable = (simulate(scenario(**changes), readable=readable) for readable in (False, True))
+    assert fingerprint(fast) == fingerprint(readable)
+    for one, other in zip(fast.comparisons, readable.comparisons, strict=True):
+        assert (one.gain, one.capacity, one.tpot) == (other.gain, other.capacity, other.tpot)
+    statistics = fast.plain.result.statistics
+    assert statistics.wakes < statistics.steps == readable.plain.result.statistics.wakes
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parallel": {"pipeline_parallel_size": 2}},
+        {
+            "target": {"model": "openai/gpt-oss-20b"}, "speculation": {"method": "ngram", "num_speculative_tokens": 3},
+            "parallel": {"data_parallel_size": 2},
+        },
+    ],
+)  # fmt: skip
+def test_rounds_whose_sums_do_not_tell_their_price_are_priced_one_by_one(changes):
+    """The fullest microbatch or rank sets the pace: the fast engine says that it lists the sequences, and agrees."""
+    fast, readable = (simulate(scenario(**changes), readable=readable) for readable in (False, True))
+    assert fingerprint(fast) == fingerprint(readable)
+    statistics = fast.plain.result.statistics
+    decoding = (readable.plain.result.steps.column("decode_sequences") > 0).sum()
+    assert statistics.priced_singly == decoding > 0
+
+
+def test_replicas_together_are_what_each_did():
+    """Steps by start, records by request, bursts and gaps of each in place."""
+    result = simulate(scenario(parallel={"data_parallel_size": 3}, speculation=None, acceptance=None))
+    whole = result.plain.result
+    server = Server.of(result.scenario)
+    parts = [serve(result.requests[index::3], server.rules, server.pricer, server.path, server.drafts) for index in range(3)]
+    records = sorted((record for part in parts for record in part.records), key=lambda record: record.request_id)
+    assert list(map(repr, whole.records)) == list(map(repr, records))
+    steps = sorted((step for part in parts for step in part.steps), key=lambda step: step.start_s)
+    assert list(whole.steps) == steps
+    for name in whole.steps.term_names:
+        assert whole.term_seconds[name] == pytest.approx(sum(part.term_seconds[name] for part in parts))
+    gaps_s, times = whole.records.gaps_s()
+    assert sorted(np.repeat(gaps_s, times)) == pytest.approx(sorted(gap for record in records for gap in record.itl_s))
+    assert whole.statistics.steps == len(whole.steps) == sum(part.statistics.steps for part in parts)
 
 
 def test_without_speculation_there_is_only_the_plain_run():

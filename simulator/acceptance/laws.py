@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.acceptance.path import AcceptancePath, Flags, ProposalSource, UniformStream, drawn_proposals, windows
+from simulator.acceptance.path import AcceptancePath, Flags, ProposalSource, UniformStream, drawn_proposals, overlapping, windows
 from simulator.acceptance.rates import Rates, conditional_from_survival, extended, survival_from_conditional
 
 
@@ -111,7 +111,7 @@ class PerPositionAcceptance(AcceptanceLaw):
         uniforms = UniformStream(seed, b"acceptance", request_id)
 
         def flags(positions: int, depth: int) -> Flags:
-            drawn = np.lib.stride_tricks.sliding_window_view(uniforms.first(positions + depth - 1), depth)
+            drawn = overlapping(uniforms.first(positions + depth - 1), positions, depth)
             below: Flags = drawn < self.conditional_rates(depth)
             return below
 

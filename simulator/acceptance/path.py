@@ -7,6 +7,7 @@ agrees with a draft for it. Runs with another γ, another policy, or without spe
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,17 @@ class AcceptancePath:
             self._fill(position, drafted)
         run = self._runs[position]
         return run if run < drafted else drafted
+
+    def runs(self, drafted: int) -> list[int] | None:
+        """Drafts in a row that would be accepted after each number of emitted tokens, counted at least up to `drafted`.
+
+        None where the drafter may propose fewer than it is asked for.
+        """
+        if self._proposals is not None:
+            return None
+        if drafted > self._depth or self._output_tokens > self._positions:
+            self._fill(self._output_tokens - 1, drafted)
+        return self._runs
 
     def proposed(self, position: int, num_speculative_tokens: int) -> int:
         """How many drafts, at most γ, the drafter proposes after `position` emitted tokens; 0 where it finds none."""
@@ -74,7 +86,12 @@ class UniformStream:
 
 def windows(flags: Flags, positions: int, depth: int) -> Flags:
     """flags[t, d] = flags[t + d] of a row of at least positions + depth - 1 flags: the depth does not matter."""
-    return np.lib.stride_tricks.sliding_window_view(flags[: positions + depth - 1], depth)
+    return overlapping(np.ascontiguousarray(flags), positions, depth)
+
+
+def overlapping(row: npt.NDArray[Any], positions: int, depth: int) -> npt.NDArray[Any]:
+    """values[t, d] = row[t + d] of a contiguous row, which is shared: to be read only."""
+    return np.ndarray((positions, depth), row.dtype, row, strides=(row.itemsize, row.itemsize))
 
 
 def drawn_proposals(seed: int, request_id: int, rates: Callable[[int], npt.NDArray[np.float64]]) -> ProposalSource | None:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.acceptance.laws import AcceptanceLaw
-from simulator.acceptance.path import AcceptancePath, Flags, UniformStream, windows
+from simulator.acceptance.path import AcceptancePath, Flags, UniformStream, overlapping, windows
 from simulator.acceptance.rates import Rates
 
 Counts = npt.NDArray[np.int64]
@@ -114,7 +114,7 @@ class TraceAcceptance(AcceptanceLaw):
                 rates = self.acceptance[tokens.first(positions + depth)]
                 return windows(uniforms.first(positions + depth) < rates, positions, depth)
             self._check_depth(depth)
-            drawn = np.lib.stride_tricks.sliding_window_view(uniforms.first(positions + depth - 1), depth)
+            drawn = overlapping(uniforms.first(positions + depth - 1), positions, depth)
             below: Flags = drawn < self.acceptance[tokens.first(positions), :depth]
             return below
 

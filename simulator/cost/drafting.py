@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, uniform_pass
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.roofline import Bound
+from simulator.cost.tape import smaller
 from simulator.draft_tree import Tree
 from simulator.serving_engine import ServingEngine
 
@@ -99,7 +100,7 @@ def _itself(drafter: Drafter, gamma: int, sequences: int, context: float) -> lis
     """γ passes of the target's own layers over its own cache, or over `kv_tokens` of it: nothing to catch up."""
     passes = drafter.passes
     assert passes is not None
-    read = min(context, drafter.kv_tokens or context)
+    read = smaller(context, drafter.kv_tokens) if drafter.kv_tokens else context
     each = passes.price(uniform_pass(sequences, 1, read, passes.window))
     return _terms(drafter, each.seconds, each.bound, (gamma - 1) * each.seconds, each.bound, gamma)
 
@@ -123,11 +124,11 @@ def _heads(drafter: Drafter, gamma: int, sequences: int, context: float) -> list
 
 def _terms(drafter: Drafter, first_s: float, first: Bound, later_s: float, later: Bound, count: int) -> list[CostTerm]:
     terms = [
+        CostTerm("draft_launches", count * drafter.step_overhead_s, "host"),
         CostTerm("draft_first_pass", first_s, first),
         CostTerm("draft_later_passes", later_s, later),
-        CostTerm("draft_launches", count * drafter.step_overhead_s, "host"),
     ]
-    return [term for term in terms if term.seconds > 0]
+    return [term for term in terms if term.seconds != 0]
 
 
 def _first_pass(drafter: Drafter, gamma: int) -> tuple[float, int]:

@@ -10,6 +10,8 @@ import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 from simulator.architecture import Experts, LayerGroup, ModelArchitecture
 from simulator.cost.collectives import all_reduce, all_to_all_s, stage_transfer_s
@@ -26,6 +28,7 @@ from simulator.cost.roofline import (
     split_kv_attention,
     walk_s,
 )
+from simulator.cost.tape import known, larger, smaller
 from simulator.hardware import Hardware
 from simulator.number_format import FORMATS
 from simulator.serving_engine import ServingEngine, captured_rows
@@ -68,7 +71,7 @@ def dominant_bound(terms: Iterable[CostTerm]) -> Bound:
     """The bound under which most seconds are spent."""
     by_bound: dict[Bound, float] = {}
     for term in terms:
-        by_bound[term.bound] = by_bound.get(term.bound, 0.0) + term.seconds
+        by_bound[term.bound] = by_bound.get(term.bound, 0.0) + known(term.seconds)
     return max(by_bound, key=lambda bound: by_bound[bound])
 
 
@@ -94,7 +97,16 @@ class ForwardPass:
 def uniform_pass(sequences: int, rows_per_sequence: float, context: float, window: int | None) -> ForwardPass:
     """`sequences` of equal context; `rows_per_sequence` may be an average."""
     rows = round(sequences * rows_per_sequence)
-    return ForwardPass(sequences, rows, sequences * context, sequences * min(context, window or context), context, (), rows)
+    total = sequences * context
+    windowed = sequences * smaller(context, window) if window else total
+    return ForwardPass(sequences, rows, total, windowed, context, (), rows)
+
+
+class _OtherTerms(NamedTuple):
+    """The terms besides attention, and the host's launches where no captured graph hides them."""
+
+    terms: tuple[CostTerm, ...]
+    launch_s: float | None
 
 
 @dataclass
@@ -114,6 +126,10 @@ class ForwardCost:
     parallelism: Parallelism = ONE_GROUP
     _dense: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _heads: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
+    _fusions: dict[int, float] = field(default_factory=dict, init=False, repr=False)
+    _by_rows: dict[int, tuple[CostTerm, CostTerm]] = field(default_factory=dict, init=False, repr=False)
+    _exchanges: dict[int, list[CostTerm]] = field(default_factory=dict, init=False, repr=False)
+    _decoding: dict[tuple[int, int, int, float], _OtherTerms] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         model = self.architecture
@@ -137,9 +153,10 @@ class ForwardCost:
         """The same under other constants of the same engine: what is remembered of matrices holds for both."""
         changed = copy.copy(self)
         changed.engine = engine
+        changed._exchanges, changed._decoding = {}, {}
         return changed
 
-    @property
+    @cached_property
     def launched_layers(self) -> float:
         """Layers that launch as many kernels as all of this model's, in dense layers with attention."""
         launches = 0
@@ -153,17 +170,27 @@ class ForwardCost:
 
     def price(self, asked: ForwardPass) -> PassCost:
         """The pass, term by term: layers, experts, LM head, attention, states, small kernels, all-reduce, launches."""
-        new_tokens = asked.rows + sum(tokens for tokens, _ in asked.prefill)
+        if asked.prefill:
+            others = self._other_terms(asked)
+        else:
+            key = (asked.sequences, asked.rows, asked.logit_rows, asked.load)
+            found = self._decoding.get(key)
+            others = found if found is not None else self._decoding.setdefault(key, self._other_terms(asked))
+        # What depends on contexts comes last, so that all else is one sum.
+        terms = (*others.terms, self.attention_term(asked))
+        if others.launch_s is not None:
+            device_s = sum(term.seconds for term in terms)
+            terms = (*terms, CostTerm("launch_wait", larger(others.launch_s - device_s, 0.0), "host"))
+        return PassCost(terms)
+
+    def _other_terms(self, asked: ForwardPass) -> _OtherTerms:
+        """What does not depend on the contexts of decoding sequences."""
+        new_tokens = asked.rows + sum([tokens for tokens, _ in asked.prefill])
         captured = captured_rows(self.engine, new_tokens, asked.sequences, bool(asked.prefill))
         rows = captured or new_tokens
-        layers, head = self.layer_gemms(rows), self.lm_head(asked.logit_rows)
-        small_s, small_bound = self._small_kernels(rows)
-        terms = [
-            CostTerm("layers", layers.seconds, layers.bound),
-            CostTerm("lm_head", head.seconds, head.bound),
-            self.attention_term(asked),
-            CostTerm("small_kernels", small_s, small_bound),
-        ]
+        layers, small_kernels = self._terms_by_rows(rows)
+        head = self.lm_head(asked.logit_rows)
+        terms = [layers, CostTerm("lm_head", head.seconds, head.bound), small_kernels]
         if self.has_experts:
             terms.append(self._expert_term(asked, new_tokens))
         if self.recurrent_layers:
@@ -172,11 +199,17 @@ class ForwardCost:
             latent = sum(group.count for group in self.groups if group.attention == "mla")
             terms.append(CostTerm("unfused_kernels", latent * self.engine.latent_layer_overhead_s.value, "latency"))
         terms += self._network_terms(rows, new_tokens - asked.rows, asked.load)
-        if captured is None:
-            device_s = sum(term.seconds for term in terms)
-            launch_s = self.launched_layers * self.engine.launch_per_layer_s.value
-            terms.append(CostTerm("launch_wait", max(launch_s - device_s, 0.0), "host"))
-        return PassCost(tuple(terms))
+        launch_s = self.launched_layers * self.engine.launch_per_layer_s.value if captured is None else None
+        return _OtherTerms(tuple(terms), launch_s)
+
+    def _terms_by_rows(self, rows: int) -> tuple[CostTerm, CostTerm]:
+        """Layers and small kernels, which depend on the number of rows alone."""
+        found = self._by_rows.get(rows)
+        if found is None:
+            layers, (small_s, small_bound) = self.layer_gemms(rows), self._small_kernels(rows)
+            layers_term = CostTerm("layers", layers.seconds, layers.bound)
+            found = self._by_rows[rows] = layers_term, CostTerm("small_kernels", small_s, small_bound)
+        return found
 
     def layer_gemms(self, rows: int) -> Operation:
         """All dense matrices of all layers for `rows` rows."""
@@ -206,7 +239,11 @@ class ForwardCost:
 
     def fusion_s(self, rows: int) -> float:
         """A draft head's fusion of target states for `rows` rows; 0 for other models."""
-        return self.matrices_s(rows, [(n, k, 1) for n, k in self.architecture.fusion_shapes(self.tensor_parallel_size)]).seconds
+        found = self._fusions.get(rows)
+        if found is None:
+            shapes = [(n, k, 1) for n, k in self.architecture.fusion_shapes(self.tensor_parallel_size)]
+            found = self._fusions[rows] = self.matrices_s(rows, shapes).seconds
+        return found
 
     def heads_s(self, rows: int) -> Operation:
         """All matrices of Medusa, Hydra or MLP-speculator heads, once."""
@@ -229,6 +266,13 @@ class ForwardCost:
         return count * each_s, "latency" if launch else "memory"
 
     def _network_terms(self, rows: int, prompt_rows: int, load: float) -> list[CostTerm]:
+        """What devices exchange. Unless ranks share experts it depends on the number of rows alone."""
+        if self.has_experts and self.parallelism.data_parallel_size > 1:
+            return self._exchanged(rows, prompt_rows, load)
+        found = self._exchanges.get(rows)
+        return found if found is not None else self._exchanges.setdefault(rows, self._exchanged(rows, prompt_rows, load))
+
+    def _exchanged(self, rows: int, prompt_rows: int, load: float) -> list[CostTerm]:
         """One all-reduce after each mixer and each MLP; exchanges around experts of all ranks; transfers between stages."""
         tensor, beyond = self.tensor_parallel_size, self.parallelism
         message = 2.0 * rows * self.architecture.hidden_size
@@ -347,7 +391,7 @@ class ForwardCost:
             context, longest = self._seen(asked, group.window)
             operation = self._attention(group, asked, context, longest)
             seconds += group.count * operation.seconds
-            bounds[operation.bound] = bounds.get(operation.bound, 0.0) + group.count * operation.seconds
+            bounds[operation.bound] = bounds.get(operation.bound, 0.0) + group.count * known(operation.seconds)
         return CostTerm("attention", seconds, max(bounds, key=lambda bound: bounds[bound], default="memory"))
 
     def _seen(self, asked: ForwardPass, window: int | None) -> tuple[float, float]:
@@ -355,9 +399,9 @@ class ForwardCost:
         if window is None:
             return asked.context_tokens, asked.longest_tokens
         if window == self.window or not asked.sequences:
-            return asked.windowed_tokens, min(asked.longest_tokens, window)
+            return asked.windowed_tokens, smaller(asked.longest_tokens, window)
         mean = asked.context_tokens / asked.sequences
-        return asked.sequences * min(mean, window), min(asked.longest_tokens, window)
+        return asked.sequences * smaller(mean, window), smaller(asked.longest_tokens, window)
 
     def _attention(self, group: LayerGroup, asked: ForwardPass, context: float, longest: float) -> Operation:
         """One layer. Which kernel runs depends on whether any sequence brings more than one query row."""
@@ -371,23 +415,30 @@ class ForwardCost:
 
     def _split(self, group: LayerGroup, asked: ForwardPass, context: float, reread: float) -> Operation:
         share = group.heads / group.kv_heads
-        blocks, tokens, flops, index_bytes = 0.0, context * reread, 0.0, 0.0
+        bytes_per_token = group.kv_elements_per_token * self.kv_number_bytes
+        # Factors are joined before they meet the context, which a span of rounds has many of.
+        kv_bytes, blocks, flops = context * (reread * bytes_per_token), 0.0, 0.0
         if asked.sequences:
             rows = asked.rows / asked.sequences / reread
             # Rows × heads of one KV head fill tiles of the tensor units.
             tile = self.hardware.coefficients.attention_tile_rows.value
             tile_rows = math.ceil(rows * share / tile) * tile / share
-            flops = tile_rows * context * reread * group.attention_flops_per_row_and_token
-            flops += rows * asked.context_tokens * group.index_flops_per_row_and_token
-            index_bytes = asked.context_tokens * group.index_elements_per_token * self.kv_number_bytes
+            flops_per_token = tile_rows * reread * group.attention_flops_per_row_and_token
+            hidden = flops_per_token / self.hardware.attention_flops_per_s() <= (
+                reread * bytes_per_token / self.hardware.attention_bandwidth_bytes_per_s
+            )
+            # Alone, arithmetic that takes less than the stream at one context does so at any.
+            if asked.prefill or group.index_flops_per_row_and_token or not hidden:
+                flops = context * flops_per_token
+            flops += asked.context_tokens * (rows * group.index_flops_per_row_and_token)
+            kv_bytes += asked.context_tokens * (group.index_elements_per_token * self.kv_number_bytes)
             blocks = asked.sequences * reread * group.kv_heads
         for new, before in asked.prefill:
             seen = _seen_tokens(new, before, group.window)
-            tokens += min(before, group.window or before) + new
+            kv_bytes += (min(before, group.window or before) + new) * bytes_per_token
             flops += new * (
                 seen * group.attention_flops_per_row_and_token + (before + new / 2) * group.index_flops_per_row_and_token
             )
-        kv_bytes = tokens * group.kv_elements_per_token * self.kv_number_bytes + index_bytes
         # Prefill blocks are full waves of arithmetic, already in their FLOPs.
         return split_kv_attention(kv_bytes, blocks, flops, self.hardware)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from simulator.cost.tape import known, larger
 from simulator.hardware import Hardware
 
 
@@ -43,7 +44,7 @@ class RemoteDraft:
         >>> ahead.exposed_share(1.0, 2.0, 1.0, 4), ahead.exposed_share(1.0, 2.0, 0.0, 4)
         (0.0, 1.0)
         """
-        if not self.overlap or draft_s <= 0:
+        if not self.overlap or known(draft_s) <= 0:
             return 1.0
         hit = math.pow(full_acceptance_rate, (gamma + 1) / gamma)
-        return hit * max(1 - verify_s / draft_s, 0.0) + (1 - hit)
+        return hit * larger(1 - verify_s / draft_s, 0.0) + (1 - hit)

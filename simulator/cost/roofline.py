@@ -3,6 +3,9 @@
     t = t0 + [ (bytes/BW)^p + (flops(⌈m⌉_T)/F)^p ]^(1/p)
 
 On measured decoder layers this form errs by 3-6 % where the plain roofline max() errs by 6-12 % (docs/model.md).
+
+Cached tokens, and the seconds that follow from them, may be numbers of a tape (`tape`), although declared `float`: a span of
+rounds is then priced at once, by the same formulas.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from simulator.cost.tape import known, larger, root_of_squares, smaller
 from simulator.hardware import Coefficients, Hardware
 from simulator.serving_engine import RowLaw
 
@@ -114,9 +118,12 @@ def split_kv_attention(kv_bytes: float, blocks: float, flops: float, hardware: H
     coefficients: Coefficients = hardware.coefficients
     memory_s = kv_bytes / hardware.attention_bandwidth_bytes_per_s
     wave_s = coefficients.attention_wave_s.value * blocks / hardware.profile.compute_units
-    compute_s = flops / hardware.attention_flops_per_s()
+    busy_s, compute_s = root_of_squares(memory_s, wave_s), 0.0
+    if known(flops) > 0:
+        compute_s = flops / hardware.attention_flops_per_s()
+        busy_s = larger(busy_s, compute_s)
     overhead_s = coefficients.attention_overhead_s.value
-    seconds = overhead_s + max(math.hypot(memory_s, wave_s), compute_s)
+    seconds = overhead_s + busy_s
     return Operation(seconds, _bound(overhead_s + wave_s, memory_s, compute_s))
 
 
@@ -133,10 +140,10 @@ def serial_walk_attention(longest_s: float, total_s: float, blocks: int, hardwar
     units = hardware.profile.compute_units
     busy_s = longest_s
     if blocks > units:
-        unevenness = max(1 - total_s / (blocks * longest_s), 0.0) if longest_s > 0 else 0.0
+        unevenness = larger(1 - total_s / (blocks * longest_s), 0.0) if known(longest_s) > 0 else 0.0
         empty = math.ceil(blocks / units) - blocks / units
-        tail = empty + min(2 * unevenness, 1.0) * (0.5 - empty)
-        busy_s = max(longest_s, total_s / units + tail * longest_s)
+        tail = empty + smaller(2 * unevenness, 1.0) * (0.5 - empty)
+        busy_s = larger(longest_s, total_s / units + tail * longest_s)
     return Operation(hardware.coefficients.walk_overhead_s.value + busy_s, "latency" if blocks <= units else "compute")
 
 
@@ -153,6 +160,7 @@ def all_reduce_s(message_bytes: float, alpha_s: float, bandwidth: float, large_b
 
 
 def _bound(overhead_s: float, memory_s: float, compute_s: float) -> Bound:
+    memory_s, compute_s = known(memory_s), known(compute_s)
     if overhead_s > memory_s and overhead_s > compute_s:
         return "latency"
     return "memory" if memory_s >= compute_s else "compute"

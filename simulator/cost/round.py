@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import numpy as np
 
 from simulator.cost.drafting import FUSING_METHODS, Drafter, draft_prefill_terms, drafting_terms, idle_terms
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, PassCost, dominant_bound, uniform_pass
 from simulator.cost.parallelism import fullest_prompts, share
 from simulator.cost.roofline import Bound
+from simulator.cost.tape import Tape
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import SELF_METHODS
 from simulator.theory import break_even_acceptance_rate
@@ -102,6 +106,7 @@ class StepPricer:
     target: ForwardCost
     drafter: Drafter | None = None
     drafts_at: Callable[[int], int] | None = None
+    _tapes: dict[tuple[int, int], Tape] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def round(self, gamma: int, sequences: int, context: float, proposal_rate: float = 1.0) -> RoundCost:
         """A round of `sequences` at equal `context`, beside the plain step.
@@ -251,27 +256,86 @@ class StepPricer:
         else:
             mixed_load = 1.0
         drafting = [(context, drafted) for context, drafted in decode if drafted]
-        terms = self._pass_terms(asked, speculative=bool(drafting)) if decode else []
-        if self.drafter is not None and decode:
-            verify_s = sum(term.seconds for term in terms) if self.drafter.remote is not None else 0.0
-            if self.drafter.passes is None:
-                if drafting or self.drafts_at is None or self.drafts_at(len(decode)):
-                    terms += drafting_terms(self.drafter, 1, len(decode), float(asked.context_tokens))
-            elif drafting:
-                gamma = max(drafted for _, drafted in drafting)
-                drafts = drafting_terms(self.drafter, gamma, len(drafting), float(sum(c for c, _ in drafting)))
-                terms += self._exposed(drafts, verify_s, gamma)
-            elif self.drafter.remote is None:
-                terms += idle_terms(self.drafter, len(decode), asked.context_tokens)
+        if self.drafter is None or self.drafter.passes is None or not drafting:
+            group = len(decode), asked.context_tokens
+        else:
+            group = len(drafting), sum(context for context, _ in drafting)
+        gamma = max((drafted for _, drafted in drafting), default=0)
+        terms = self._decode_terms(asked, gamma, *group)
+        own = _named(terms)
         if in_flight > 1:
-            own = [term for term in terms if not term.name.startswith("draft")]
-            terms += self._bubble(in_flight, own, [term for term in terms if term.name.startswith("draft")])
-        named = [(term.name, term.seconds) for term in terms]
+            verifying = [term for term in terms if not term.name.startswith("draft")]
+            terms += self._bubble(in_flight, verifying, [term for term in terms if term.name.startswith("draft")])
+        named = _named(terms)
         if prefill:
-            decode_s = sum(s for name, s in named if name != "pipeline_bubble")
             mixed = replace(asked, prefill=tuple(prefill), logit_rows=asked.logit_rows + prompts_finished, load=mixed_load)
-            named += self._prefill_terms(mixed, decode_s, terms, bool(drafting))
-        return StepCost(sum(seconds for _, seconds in named), tuple(named))
+            named += self._prefill_terms(mixed, own, bool(drafting))
+        return StepCost(_total(named), tuple(named))
+
+    @property
+    def sums_suffice(self) -> bool:
+        """Whether `price_alike` holds: not where ranks or microbatches share the sequences, since the fullest part's count."""
+        beyond = self.target.parallelism
+        return beyond.data_parallel_size * beyond.microbatches(beyond.pipeline_parallel_size, self.target.engine) == 1
+
+    def price_alike(
+        self,
+        sequences: int,
+        drafted: int,
+        context_tokens: float,
+        windowed_tokens: float,
+        longest_tokens: float,
+        prefill: Sequence[tuple[int, int]] = (),
+        prompts_finished: int = 0,
+    ) -> StepCost:
+        """As `price`, for `sequences` that all verify `drafted` drafts, by the sums and the longest of their contexts.
+
+        Several rounds at once: arrays of one number per round instead of floats, in the answer too.
+        windowed_tokens: each context counts up to `window`; left unread where that is None.
+        """
+        contexts = (context_tokens, windowed_tokens, longest_tokens)
+        tape = self._tapes.get((sequences, drafted))
+        if tape is None:
+            tape = self._tapes[sequences, drafted] = self._recorded(sequences, drafted, contexts)
+        terms = tape.replay(contexts)
+        if prefill:
+            _, prefill, prompts_finished, _ = self._fullest((), prefill, prompts_finished)
+            asked = self._alike(sequences, drafted, *contexts)
+            mixed = replace(asked, prefill=tuple(prefill), logit_rows=asked.logit_rows + prompts_finished)
+            terms += self._prefill_terms(mixed, terms, drafted > 0)
+        return StepCost(_total(terms), tuple(terms))
+
+    def _recorded(self, sequences: int, drafted: int, contexts: Sequence[float]) -> Tape:
+        """The terms of a round for any contexts."""
+        tape = Tape([float(context[0]) if isinstance(context, np.ndarray) else context for context in contexts])
+        asked = self._alike(sequences, drafted, *cast(list[float], tape.inputs))
+        return tape.keep(_named(self._decode_terms(asked, drafted, sequences, asked.context_tokens)))
+
+    def _alike(self, sequences: int, drafted: int, context: float, windowed: float, longest: float) -> ForwardPass:
+        rows = sequences * (1 + drafted)
+        return ForwardPass(sequences, rows, context, windowed if self.window else context, longest, (), rows)
+
+    @property
+    def window(self) -> int | None:
+        """The smallest attention window of the target, up to which `price_alike` wants each context counted."""
+        return self.target.window
+
+    def _decode_terms(self, asked: ForwardPass, gamma: int, drafting: int, drafting_context: float) -> list[CostTerm]:
+        """The decoding sequences, of which `drafting` draft up to `gamma` tokens."""
+        if not asked.sequences:
+            return []
+        terms = self._pass_terms(asked, speculative=gamma > 0)
+        if self.drafter is None:
+            return terms
+        if self.drafter.passes is None:
+            if gamma or self.drafts_at is None or self.drafts_at(asked.sequences):
+                terms += drafting_terms(self.drafter, 1, drafting, drafting_context)
+        elif gamma:
+            verify_s = sum(term.seconds for term in terms) if self.drafter.remote is not None else 0.0
+            terms += self._exposed(drafting_terms(self.drafter, gamma, drafting, drafting_context), verify_s, gamma)
+        elif self.drafter.remote is None:
+            terms += idle_terms(self.drafter, asked.sequences, asked.context_tokens)
+        return terms
 
     def _fullest(
         self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int
@@ -300,13 +364,12 @@ class StepPricer:
         rows = len(decode) + drafted_tokens
         return ForwardPass(len(decode), rows, total, windowed if window else total, longest, (), rows)
 
-    def _prefill_terms(
-        self, mixed: ForwardPass, decode_s: float, terms: list[CostTerm], speculative: bool
-    ) -> list[tuple[str, float]]:
+    def _prefill_terms(self, mixed: ForwardPass, own: Sequence[tuple[str, float]], speculative: bool) -> list[tuple[str, float]]:
         """What the prompts add: the mixed pass less the same pass without them, and the draft's own prefill."""
         if self.drafter is not None and self.target.engine.drafting_prompts_alone:
             return self._prompts_alone(mixed.prefill)
-        draft_s = sum(term.seconds for term in terms if term.name.startswith("draft"))
+        decode_s = _total(own)
+        draft_s = sum(seconds for name, seconds in own if name.startswith("draft"))
         mixed_s = sum(term.seconds for term in self._pass_terms(mixed, speculative))
         named = [("prefill", mixed_s - (decode_s - draft_s))]
         if self.drafter is not None:
@@ -334,12 +397,12 @@ class StepPricer:
         passes = (engine.rejection_passes if speculative else engine.sampler_passes).value
         logits_bytes = 4.0 * asked.logit_rows * self.target.architecture.vocab_size
         terms = [
-            *self.target.price(asked).terms,
             CostTerm("sampling", passes * logits_bytes / hardware.bandwidth_bytes_per_s, "memory"),
             CostTerm("host", host_s, "host"),
         ]
         if speculative:
             terms += self._round_overheads()
+        terms += self.target.price(asked).terms
         return terms
 
     def _round_overheads(self) -> list[CostTerm]:
@@ -355,3 +418,15 @@ class StepPricer:
             rollback_s = self.target.recurrent_layers * engine.state_rollback_s.value
             terms.append(CostTerm("state_rollback", rollback_s, "host"))
         return terms
+
+
+def _named(terms: Sequence[CostTerm]) -> list[tuple[str, float]]:
+    return [(term.name, term.seconds) for term in terms]
+
+
+def _total(terms: Sequence[tuple[str, float]]) -> float:
+    """Term by term: what does not depend on contexts stands first, and is one number for many rounds."""
+    total = 0.0
+    for _, seconds in terms:
+        total = total + seconds
+    return total

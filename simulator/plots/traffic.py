@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from simulator.plots.style import PLAIN, SPECULATION, caption, new_figure, note, plain_numbers, styled
 from simulator.plots.words import milliseconds, significant, speculation_name
-from simulator.serving import RequestRecord
-from simulator.serving.metrics import window_of
+from simulator.serving.metrics import Value, window_of
 from simulator.simulation import Comparison, SimulationResult, Variant
 
 if TYPE_CHECKING:
@@ -23,10 +22,10 @@ Floats = NDArray[np.float64]
 TIME_BINS = 300
 
 
-def latency_table(variant: Variant, value: Callable[[RequestRecord], float | None]) -> Floats:
+def latency_table(variant: Variant, value: Value) -> Floats:
     """Sorted values in seconds of the requests that the summary counts, (requests,)."""
-    measured = window_of(variant.result.records).measured
-    return np.sort(np.array([seconds for seconds in map(value, measured) if seconds is not None], dtype=np.float64))
+    seconds = value(window_of(variant.result.records).measured)
+    return np.sort(seconds[~np.isnan(seconds)])
 
 
 def variants(result: SimulationResult) -> tuple[tuple[Variant, str, str], ...]:
@@ -46,15 +45,15 @@ def latency_figure(result: SimulationResult) -> Figure:
     )
     figure = new_figure(latency_title(result), caption(result.scenario, reading))
     left, right = figure.subplots(1, 2, sharey=True)
-    draw_latency(left, result, lambda record: record.tpot_s, 1e3)
+    draw_latency(left, result, lambda records: records.tpot_s, 1e3)
     left.set(xlabel="time per output token (ms)", ylabel="share of requests (%)")
-    draw_latency(right, result, lambda record: record.e2e_latency_s, 1.0)
+    draw_latency(right, result, lambda records: records.e2e_latency_s, 1.0)
     right.set(xlabel="end-to-end latency (s)")
     left.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize=11)
     return figure
 
 
-def draw_latency(axes: Axes, result: SimulationResult, value: Callable[[RequestRecord], float | None], scale: float) -> Axes:
+def draw_latency(axes: Axes, result: SimulationResult, value: Value, scale: float) -> Axes:
     """Empirical distribution of each variant, median marked; `scale` turns seconds into the axis' unit."""
     drawn = [(scale * latency_table(variant, value), name, colour) for variant, name, colour in variants(result)]
     medians = {name: float(np.median(values)) for values, name, _ in drawn if values.size}

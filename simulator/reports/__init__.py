@@ -1,4 +1,5 @@
-"""Results as text, data and files. Read `verdict` (in words), `variants`, `tables`, `summary` (JSON, CSV), `markdown`, `files`.
+"""Results as text, data and files. Read `verdict` (in words), `variants`, `tables`, `summary` (JSON, CSV), `markdown`,
+`timeline`, `files`.
 
 Importing this package imports neither matplotlib nor pyarrow; both load when files are written.
 """
@@ -15,6 +16,7 @@ from simulator.reports.markdown import break_even_markdown, run_markdown
 from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary
 from simulator.reports.summary import break_even_csv, break_even_summary, run_summary
 from simulator.reports.tables import break_even_sentence, break_even_tables, prediction_rows, prediction_sentence
+from simulator.reports.timeline import timeline
 from simulator.reports.variants import run_table
 from simulator.reports.verdict import answer, headline, verdict_sentence
 
@@ -49,6 +51,7 @@ __all__ = [
     "run_table",
     "settings_rows",
     "significant",
+    "timeline",
     "times",
     "to_json",
     "trace_json",

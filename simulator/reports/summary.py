@@ -72,6 +72,7 @@ def _variant(result: SimulationResult, variant: Variant) -> dict[str, Any]:
         **_drafts(variant.shape),
         "kv_blocks": variant.kv_blocks,
         "kv_cache_tokens": variant.kv_blocks * variant.deployment.engine.block_tokens,
+        "engine_statistics": asdict(variant.result.statistics),
     }
     return {**head, **data}
 

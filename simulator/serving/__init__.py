@@ -14,19 +14,22 @@ from simulator.serving.metrics import (
     summarise,
     unmet_limits,
 )
-from simulator.serving.record import RequestRecord, ServingResult, StepRecord, StepRecords
-from simulator.serving.replica import StepCost, StepPricer, serve
+from simulator.serving.record import EngineStatistics, RequestRecord, RequestRecords, ServingResult, StepRecord, StepRecords
+from simulator.serving.replica import StepCost, StepPricer
 from simulator.serving.replicas import serve_in_turn
 from simulator.serving.scheduler import AcceptancePath, BatchingRules, no_lookahead, one_slot_per_draft
+from simulator.serving.serve import serve
 
 __all__ = [
     "AcceptanceCounts",
     "AcceptancePath",
     "BatchingRules",
     "Distribution",
+    "EngineStatistics",
     "Load",
     "PairedRatio",
     "RequestRecord",
+    "RequestRecords",
     "ServingResult",
     "StepCost",
     "StepPricer",

@@ -6,9 +6,9 @@ starts at t, whichever event was scheduled first. Requests that arrive together 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import simpy
 from simpy.events import URGENT
@@ -31,11 +31,34 @@ class Arrival(simpy.Event):
         self._value()
 
 
-def open_loop(env: simpy.Environment, requests: Iterable[Request], submit: Submit) -> None:
-    """Requests arrive at `arrival_s`, whatever the engine does. Call at time 0."""
-    # All scheduled at once: `now` is then exactly `arrival_s`, with no sum of gaps rounded on the way.
-    for request in sorted(requests, key=lambda request: request.request_id):
-        Arrival(env, request.arrival_s, partial(submit, request))
+def delay_until(time_s: float, now_s: float) -> float:
+    """A delay after which a clock at `now_s` shows `time_s`, or by rounding the number before it: the next delay is then exact.
+
+    >>> delay_until(0.3, 0.1) + 0.1
+    0.3
+    """
+    delay_s = time_s - now_s
+    return delay_s if now_s + delay_s <= time_s else math.nextafter(delay_s, 0.0)
+
+
+class OpenLoop:
+    """Requests arrive at `arrival_s`, whatever the engine does. Make it at time 0; one event at a time waits for the next."""
+
+    def __init__(self, env: simpy.Environment, requests: Iterable[Request], submit: Submit):
+        self.env, self.submit = env, submit
+        self._pending = iter(sorted(requests, key=lambda request: (request.arrival_s, request.request_id)))
+        self._next = next(self._pending, None)
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._next is not None:
+            Arrival(self.env, delay_until(self._next.arrival_s, self.env.now), self._arrive)
+
+    def _arrive(self) -> None:
+        while self._next is not None and self._next.arrival_s <= self.env.now:
+            self.submit(self._next)
+            self._next = next(self._pending, None)
+        self._wait()
 
 
 class ClosedLoop:

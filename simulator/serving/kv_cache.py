@@ -9,13 +9,14 @@ class KVCache:
     Rejected drafts leave their slots behind in the sequence's last blocks, to be written over by the next round.
     """
 
-    __slots__ = ("block_tokens", "free_blocks", "held_blocks", "total_blocks")
+    __slots__ = ("block_tokens", "booked_blocks", "free_blocks", "held_blocks", "total_blocks")
 
     def __init__(self, total_blocks: int, block_tokens: int):
         self.total_blocks = total_blocks
         self.block_tokens = block_tokens
         self.free_blocks = total_blocks
         self.held_blocks: dict[int, int] = {}
+        self.booked_blocks = 0  # held by sequences that are counted together
 
     @property
     def used_blocks(self) -> int:
@@ -49,8 +50,24 @@ class KVCache:
         """Takes back every block of `owner`. Raises KeyError if it holds none."""
         self.free_blocks += self.held_blocks.pop(owner)
 
+    def book(self, blocks: int) -> None:
+        """Lets the sequences that are counted together hold `blocks` in all."""
+        self.free_blocks += self.booked_blocks - blocks
+        self.booked_blocks = blocks
+
+    def count_together(self, owner: int) -> int:
+        """Moves the blocks of `owner` to those that are counted together. Returns how many."""
+        held = self.held_blocks.pop(owner)
+        self.booked_blocks += held
+        return held
+
+    def count_alone(self, owner: int, blocks: int) -> None:
+        """Moves `blocks` of those that are counted together to `owner`."""
+        self.booked_blocks -= blocks
+        self.held_blocks[owner] = blocks
+
     def check(self) -> None:
         """Raises RuntimeError unless free and held blocks add up to the pool."""
-        held = sum(self.held_blocks.values())
+        held = sum(self.held_blocks.values()) + self.booked_blocks
         if self.free_blocks < 0 or held + self.free_blocks != self.total_blocks:
             raise RuntimeError(f"KV blocks are not conserved: {held} held + {self.free_blocks} free != {self.total_blocks}")

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from simulator.serving.record import RequestRecord, ServingResult
+from simulator.serving.record import Floats, RequestRecord, RequestRecords, ServingResult
 from simulator.workload import ServiceLevel
 
 WARM_UP_FRACTION = 0.1
-_LATENCIES: dict[str, Callable[[RequestRecord], float | None]] = {
-    "queueing": lambda record: record.queueing_s,
-    "ttft": lambda record: record.ttft_s,
-    "tpot": lambda record: record.tpot_s,
-    "e2e": lambda record: record.e2e_latency_s,
+PERCENTILES = (50, 90, 95, 99)
+Value = Callable[[RequestRecords], Floats]
+"""Something of every record, (records,); NaN where a record has none."""
+_LATENCIES: dict[str, Value] = {
+    "queueing": lambda records: records.queueing_s,
+    "ttft": lambda records: records.ttft_s,
+    "tpot": lambda records: records.tpot_s,
+    "e2e": lambda records: records.e2e_latency_s,
 }
 
 
@@ -41,10 +44,31 @@ class Distribution:
         >>> Distribution.of([1.0, 2.0, 3.0]).p50
         2.0
         """
-        data = np.fromiter(values, dtype=np.float64)
+        data = np.fromiter(values, dtype=np.float64) if not isinstance(values, np.ndarray) else values
         if not data.size:
             return None
-        return cls(int(data.size), float(data.mean()), *(float(value) for value in np.percentile(data, (50, 90, 95, 99))))
+        return cls(int(data.size), float(data.mean()), *(float(value) for value in np.percentile(data, PERCENTILES)))
+
+    @classmethod
+    def of_repeated(cls, values: Floats, times: NDArray[np.int64]) -> Distribution | None:
+        """The same of `values` of which each occurs so many `times`, without writing them out.
+
+        >>> Distribution.of_repeated(np.array([1.0, 3.0]), np.array([3, 1])) == Distribution.of([1.0, 1.0, 1.0, 3.0])
+        True
+        """
+        kept = times > 0
+        values, times = values[kept], times[kept]
+        if not values.size:
+            return None
+        order = np.argsort(values)
+        values, times = values[order], times[order]
+        up_to = np.cumsum(times)
+        count = int(up_to[-1])
+        place = np.array(PERCENTILES) / 100 * (count - 1)
+        whole = np.floor(place)
+        below = values[np.searchsorted(up_to, whole, "right")]
+        above = values[np.searchsorted(up_to, np.minimum(whole + 1, count - 1), "right")]
+        return cls(count, float(values @ times / count), *(below + (place - whole) * (above - below)).tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +77,15 @@ class Window:
 
     start_s: float
     end_s: float
-    measured: tuple[RequestRecord, ...]
+    measured: RequestRecords
     note: str
 
     @property
     def seconds(self) -> float:
         return self.end_s - self.start_s
 
-    def contains(self, time_s: float | None) -> bool:
-        return time_s is not None and self.start_s < time_s <= self.end_s
+    def contains(self, time_s: Floats) -> NDArray[np.bool_]:
+        return (self.start_s < time_s) & (time_s <= self.end_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,25 +165,25 @@ def summarise(
     result: ServingResult, service_level: ServiceLevel | None = None, warm_up_fraction: float = WARM_UP_FRACTION
 ) -> Summary:
     """Everything about a run; with a service level also its goodput."""
-    served = _served_by_arrival(result.records)
+    served = result.records.served_by_arrival()
     window = window_of(result.records, warm_up_fraction)
-    latency = {name: Distribution.of(_values(window.measured, value)) for name, value in _LATENCIES.items()}
-    done = [record for record in served if window.contains(record.finish_s)]
-    good = None if service_level is None else sum(is_good(record, service_level) for record in done)
+    latency = {name: Distribution.of(_present(value(window.measured))) for name, value in _LATENCIES.items()}
+    done = served.take(window.contains(served.column("finish_s")))
+    good = None if service_level is None else int(is_good(done, service_level).sum())
     steps = result.steps
     step_end_s = steps.column("start_s") + steps.column("seconds")
     tokens = steps.column("emitted")[(window.start_s < step_end_s) & (step_end_s <= window.end_s)].sum()
     return Summary(
         requests=len(result.records),
         finished=len(served),
-        rejected=dict(sorted(Counter(record.rejected for record in result.records if record.rejected).items())),
-        preemptions=sum(record.preemptions for record in served),
+        rejected=dict(sorted(Counter(result.records.rejections()).items())),
+        preemptions=int(served.column("preemptions").sum()),
         measured=len(window.measured),
         queueing_s=latency["queueing"],
         ttft_s=latency["ttft"],
         tpot_s=latency["tpot"],
         e2e_latency_s=latency["e2e"],
-        itl_s=Distribution.of(np.concatenate([np.empty(0), *(record.itl_s for record in window.measured)])),
+        itl_s=Distribution.of_repeated(*window.measured.gaps_s()),
         window_s=window.seconds,
         requests_per_s=_ratio(len(done), window.seconds) or 0.0,
         output_tokens_per_s=_ratio(float(tokens), window.seconds) or 0.0,
@@ -171,25 +195,26 @@ def summarise(
     )
 
 
-def window_of(records: Sequence[RequestRecord], warm_up_fraction: float = WARM_UP_FRACTION) -> Window:
+def window_of(records: RequestRecords, warm_up_fraction: float = WARM_UP_FRACTION) -> Window:
     """Leaves out warm-up (the first requests) and drain (after the last arrival).
 
     Where fewer than a tenth of the requests finish in between, as when all arrive at once, nothing is left out.
     """
-    served = _served_by_arrival(records)
-    if not served:
-        return Window(0.0, 0.0, (), "No request was served.")
+    served = records.served_by_arrival()
+    if not len(served):
+        return Window(0.0, 0.0, served, "No request was served.")
     measured = served[int(warm_up_fraction * len(served)) :]
-    start_s, end_s = measured[0].arrival_s, max(record.arrival_s for record in records)
+    arrival_s, finish_s = served.column("arrival_s"), served.column("finish_s")
+    start_s, end_s = float(arrival_s[-len(measured)]), float(records.column("arrival_s").max())
     note = (
         f"Latencies leave out the first {100 * warm_up_fraction:.0f} % of the requests (warm-up). "
         f"Rates and means over time are from "
         f"{start_s:.6g} s, the next arrival, to {end_s:.6g} s, the last arrival (no drain). Acceptance is over all requests."
     )
     window = Window(start_s, end_s, measured, note)
-    if sum(window.contains(record.finish_s) for record in served) >= max(1.0, 0.1 * len(served)):
+    if window.contains(finish_s).sum() >= max(1.0, 0.1 * len(served)):
         return window
-    start_s, end_s = served[0].arrival_s, max(record.finish_s or 0.0 for record in served)
+    start_s, end_s = float(arrival_s[0]), float(finish_s.max())
     note = f"Nothing is left out, as few requests finish before the last arrival: {start_s:.6g} s to {end_s:.6g} s, with drain."
     return Window(start_s, end_s, served, note)
 
@@ -219,24 +244,23 @@ def load_in(result: ServingResult, window: Window) -> Load:
     )
 
 
-def acceptance_counts(records: Iterable[RequestRecord]) -> AcceptanceCounts:
+def acceptance_counts(records: RequestRecords) -> AcceptanceCounts:
     """The counters of all `records` together."""
-    rows = [(record.rounds, record.draft_rounds, record.drafted, record.accepted) for record in records]
-    return AcceptanceCounts(*(sum(column) for column in zip((0, 0, 0, 0), *rows, strict=True)))
+    return AcceptanceCounts(*(int(records.column(name).sum()) for name in ("rounds", "draft_rounds", "drafted", "accepted")))
 
 
 # ------------------------------------------------------------------------------------------------------- service level
 
 
-def is_good(record: RequestRecord, service_level: ServiceLevel) -> bool:
-    """Whether a finished request itself meets every stated limit, whatever its percentile.
+def is_good(records: RequestRecords, service_level: ServiceLevel) -> NDArray[np.bool_]:
+    """Which requests finished and themselves meet every stated limit, whatever its percentile.
 
     A one-token output has no TPOT, so it meets any limit on it.
     """
-    if record.finish_s is None:
-        return False
-    values = ((_LATENCIES[metric](record), limit_s) for metric, _, limit_s in service_level.limits())
-    return all(value is None or value <= limit_s for value, limit_s in values)
+    good: NDArray[np.bool_] = ~np.isnan(records.column("finish_s"))
+    for metric, _, limit_s in service_level.limits():
+        good &= ~(_LATENCIES[metric](records) > limit_s)
+    return good
 
 
 def unmet_limits(summary: Summary, service_level: ServiceLevel) -> dict[str, tuple[float, float]]:
@@ -267,7 +291,7 @@ class PairedRatio:
 def paired_ratio(
     records_a: Iterable[RequestRecord],
     records_b: Iterable[RequestRecord],
-    value: Callable[[RequestRecord], float | None],
+    value: Value,
     *,
     batches: int = 25,
     warm_up_fraction: float = WARM_UP_FRACTION,
@@ -279,9 +303,13 @@ def paired_ratio(
     ratio over `batches` runs of consecutive arrivals, with Student's t. In a closed loop the ratio of request rates is that
     of mean (end to end + think time), inverted. Raises ValueError where no request has a positive value in both.
     """
-    by_id = {record.request_id: value(record) for record in records_b}
-    values = ((value(record), by_id.get(record.request_id)) for record in _served_by_arrival(records_a))
-    pairs = np.array([pair for pair in values if None not in pair], dtype=np.float64).reshape(-1, 2)
+    served, others = RequestRecords.of(records_a).served_by_arrival(), RequestRecords.of(records_b).sorted_by_id()
+    known, wanted = others.column("request_id"), served.column("request_id")
+    place = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
+    pairs = np.full((len(served), 2), math.nan)
+    if len(known):
+        pairs = np.stack((value(served), np.where(known[place] == wanted, value(others)[place], math.nan)), axis=1)
+    pairs = pairs[~np.isnan(pairs).any(axis=1)]
     pairs = pairs[int(warm_up_fraction * len(pairs)) :]
     total = pairs.sum(axis=0)
     if not (len(pairs) and (total > 0).all()):
@@ -300,13 +328,8 @@ def paired_ratio(
 # -------------------------------------------------------------------------------------------------------------- helpers
 
 
-def _served_by_arrival(records: Iterable[RequestRecord]) -> tuple[RequestRecord, ...]:
-    served = (record for record in records if record.finish_s is not None)
-    return tuple(sorted(served, key=lambda record: (record.arrival_s, record.request_id)))
-
-
-def _values(records: Iterable[RequestRecord], value: Callable[[RequestRecord], float | None]) -> list[float]:
-    return [number for number in map(value, records) if number is not None]
+def _present(values: Floats) -> Floats:
+    return values[~np.isnan(values)]
 
 
 def _ratio(numerator: float, denominator: float) -> float | None:

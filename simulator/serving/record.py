@@ -1,15 +1,20 @@
-"""What happened: one record per request, one row per engine step. Times are simulated seconds from the start of the run."""
+"""What happened: one record per request, one row per engine step. Times are simulated seconds from the start of the run.
+
+Both are kept as columns, so that a million requests stay small; a row becomes an object when it is asked for.
+"""
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +65,227 @@ class RequestRecord:
         return (self.finish_s - self.first_token_s) / (self.output_tokens - 1)
 
     @property
-    def itl_s(self) -> NDArray[np.float64]:
+    def itl_s(self) -> Floats:
         """Times between bursts, (bursts - 1,): a round's tokens reach the user together."""
         return np.diff(np.array(self.emission_s, dtype=np.float64))
+
+
+class RequestRow(NamedTuple):
+    """A record as `RequestRecords` keeps it: times that there are not are NaN.
+
+    Bursts are given (`emission_s`, `emission_tokens`); or they are one at the first token and one at the end of each of `rounds`
+    rounds of the replica from number `first_round` on, of `burst_tokens` tokens each (None: one token each).
+    """
+
+    request_id: int
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    first_scheduled_s: float
+    first_token_s: float
+    finish_s: float
+    rounds: int
+    draft_rounds: int
+    drafted: int
+    accepted: int
+    preemptions: int
+    rejected: str
+    emission_s: array[float] | None
+    emission_tokens: array[int] | None
+    first_round: int = -1
+    burst_tokens: bytes | None = None
+
+
+_TIMES = ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
+_COUNTS = ("request_id", "prompt_tokens", "output_tokens", "rounds", "draft_rounds", "drafted", "accepted", "preemptions")
+_NUMBERS = (*_TIMES, *_COUNTS, "first_round", "burst_at")
+_BATCH = 1024
+
+
+class RequestRecords(Sequence[RequestRecord]):
+    """The records of a run. Numbers are columns (`column`); bursts are kept by request, or as a stretch of rounds.
+
+    `round_end_s`: when each round of the replica ended.
+    """
+
+    def __init__(self, round_end_s: array[float] | None = None) -> None:
+        self.round_end_s = array("d") if round_end_s is None else round_end_s
+        self._columns = {name: array("d" if name in _TIMES else "q") for name in _NUMBERS}  # type: dict[str, array[Any]]
+        self._pending: list[RequestRow] = []
+        self._burst_tokens = bytearray()
+        self._own_bursts: dict[int, tuple[array[float], array[int]]] = {}
+        self._rejected: dict[int, str] = {}
+        self._order: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, records: Iterable[RequestRecord]) -> RequestRecords:
+        """The given records in their order."""
+        if isinstance(records, RequestRecords):
+            return records
+        table = cls()
+        for record in records:
+            table.append(record)
+        return table
+
+    @classmethod
+    def joined(cls, parts: Sequence[RequestRecords]) -> RequestRecords:
+        """All records of several replicas, part after part."""
+        whole = cls()
+        for part in parts:
+            part._settle()
+            first, first_round, burst_at = len(whole._columns["arrival_s"]), len(whole.round_end_s), len(whole._burst_tokens)
+            begins = {"first_round": first_round, "burst_at": burst_at}
+            order = np.arange(len(part)) if part._order is None else part._order
+            for name, column in whole._columns.items():
+                values = np.array(part._columns[name])[order]
+                # Less than 0 is none.
+                column.frombytes(
+                    np.where(values >= 0, values + begins[name], values).tobytes() if name in begins else values.tobytes()
+                )
+            whole.round_end_s += part.round_end_s
+            whole._burst_tokens += part._burst_tokens
+            for index, row in enumerate(order.tolist()):
+                if row in part._own_bursts:
+                    whole._own_bursts[first + index] = part._own_bursts[row]
+                if row in part._rejected:
+                    whole._rejected[first + index] = part._rejected[row]
+        return whole
+
+    def append(self, record: RequestRecord) -> None:
+        """Adds a record."""
+        values = {name: getattr(record, name) for name in RequestRecord.__dataclass_fields__}
+        self.add(RequestRow(**(values | {name: math.nan for name in _TIMES if values[name] is None})))
+
+    def add(self, row: RequestRow) -> None:
+        """Adds a record."""
+        self._pending.append(row)
+        if len(self._pending) == _BATCH:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Moves what is pending into the columns."""
+        first = len(self._columns["arrival_s"])
+        by_name = dict(zip(RequestRow._fields, zip(*self._pending, strict=True), strict=True)) if self._pending else {}
+        burst_at = []
+        for index, row in enumerate(self._pending):
+            burst_at.append(-1 if row.burst_tokens is None else len(self._burst_tokens))
+            if row.burst_tokens is not None:
+                self._burst_tokens += row.burst_tokens
+            if row.rejected:
+                self._rejected[first + index] = row.rejected
+            if row.emission_s and row.emission_tokens:
+                self._own_bursts[first + index] = row.emission_s, row.emission_tokens
+        self._pending.clear()
+        if by_name:
+            by_name["burst_at"] = tuple(burst_at)
+            for name in _NUMBERS:
+                self._columns[name].extend(by_name[name])
+
+    def sorted_by_id(self) -> RequestRecords:
+        """The same records in the order of their ids."""
+        return self.take(np.argsort(self.column("request_id"), kind="stable"))
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> RequestRecords:
+        """Some of the records, or all in another order; what they hold is shared."""
+        self._settle()
+        order = np.arange(len(self)) if self._order is None else self._order
+        taken = RequestRecords.__new__(RequestRecords)
+        taken.__dict__.update(self.__dict__)
+        taken._order = order[rows]
+        return taken
+
+    def column(self, name: str) -> NDArray[Any]:
+        """One number of every record, (records,): times as floats, NaN where there is none; counts as integers."""
+        self._settle()
+        values = np.array(self._columns[name], dtype=np.float64 if name in _TIMES else np.int64)
+        return values if self._order is None else values[self._order]
+
+    @property
+    def queueing_s(self) -> Floats:
+        """As of each record, (records,); NaN for None, here and below."""
+        return self._span_s("arrival_s", "first_scheduled_s")
+
+    @property
+    def ttft_s(self) -> Floats:
+        return self._span_s("arrival_s", "first_token_s")
+
+    @property
+    def e2e_latency_s(self) -> Floats:
+        return self._span_s("arrival_s", "finish_s")
+
+    @property
+    def tpot_s(self) -> Floats:
+        tokens = self.column("output_tokens") - 1
+        found: Floats = np.full(len(tokens), math.nan)
+        np.divide(self._span_s("first_token_s", "finish_s"), tokens, out=found, where=tokens > 0)
+        return found
+
+    def _span_s(self, begin: str, end: str) -> Floats:
+        seconds: Floats = self.column(end) - self.column(begin)
+        return seconds
+
+    def served_by_arrival(self) -> RequestRecords:
+        """Those that finished, in order of arrival."""
+        order = np.lexsort((self.column("request_id"), self.column("arrival_s")))
+        return self.take(order[~np.isnan(self.column("finish_s")[order])])
+
+    def __len__(self) -> int:
+        return len(self._columns["arrival_s"]) + len(self._pending) if self._order is None else len(self._order)
+
+    @overload
+    def __getitem__(self, index: int) -> RequestRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> RequestRecords: ...
+    def __getitem__(self, index: int | slice) -> RequestRecord | RequestRecords:
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        self._settle()
+        row = index % len(self) if self._order is None else int(self._order[index])
+        values: dict[str, Any] = {name: self._columns[name][row] for name in (*_TIMES, *_COUNTS)}
+        values |= {name: None for name in _TIMES if math.isnan(values[name])}
+        seconds, tokens = self._bursts(row)
+        return RequestRecord(**values, rejected=self._rejected.get(row, ""), emission_s=seconds, emission_tokens=tokens)
+
+    def __iter__(self) -> Iterator[RequestRecord]:
+        return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"({', '.join(map(repr, self))})"
+
+    def rejections(self) -> list[str]:
+        """Why, for every record that was rejected."""
+        self._settle()
+        if not self._rejected:
+            return []
+        rows = range(len(self)) if self._order is None else self._order.tolist()
+        return [self._rejected[row] for row in rows if row in self._rejected]
+
+    def _bursts(self, row: int) -> tuple[array[float], array[int]]:
+        first = self._columns["first_round"][row]
+        if first < 0:
+            return self._own_bursts.get(row, (array("d"), array("i")))
+        count, at = self._columns["rounds"][row], self._columns["burst_at"][row]
+        seconds = array("d", (self._columns["first_token_s"][row],)) + self.round_end_s[first : first + count]
+        tokens = self._burst_tokens[at : at + count] if at >= 0 else b"\1" * count
+        return seconds, array("i", (1, *tokens))
+
+    def gaps_s(self) -> tuple[Floats, NDArray[np.int64]]:
+        """Times between bursts of all records, and how often each occurs."""
+        first, count, first_token_s = self.column("first_round"), self.column("rounds"), self.column("first_token_s")
+        order = np.arange(len(self)) if self._order is None else self._order
+        own = [np.diff(np.array(self._own_bursts[row][0])) for row in order[first < 0].tolist() if row in self._own_bursts]
+        loose = np.concatenate([np.empty(0), *own])
+        staged = (first >= 0) & (count > 0)
+        first, count, begin_s = first[staged], count[staged], first_token_s[staged]
+        ends = np.array(self.round_end_s, dtype=np.float64)
+        # A gap between two rounds occurs once for every record that took part in both.
+        starts, stops = np.bincount(first, minlength=len(ends)), np.bincount(first + count - 1, minlength=len(ends))
+        shared = np.cumsum(starts - stops)[: max(len(ends) - 1, 0)]
+        seconds = np.concatenate((loose, ends[first] - begin_s, np.diff(ends)))
+        times = np.concatenate((np.ones(len(loose) + len(first), dtype=np.int64), shared))
+        return seconds, times
 
 
 class StepRecord(NamedTuple):
@@ -85,64 +308,166 @@ class StepRecord(NamedTuple):
     used_blocks: int
 
 
+_TYPES: dict[str, Any] = {"start_s": np.float64, "seconds": np.float64, "context_tokens": np.int64, "prefill_tokens": np.int64}
+
+
+class _Column:
+    """One number of every step, in pieces: a piece holds each step's, or one for each span with the numbers of their steps."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[NDArray[Any], NDArray[np.int64] | None]] = []
+
+    def add(self, values: Sequence[Any], counts: NDArray[np.int64], begins: list[int], dtype: Any) -> None:
+        """A value for each span of so many steps: a number, or an array that begins with one for each step."""
+        arrays = [index for index, value in enumerate(values) if value.__class__ is np.ndarray]
+        plain = list(values)
+        for index in arrays:
+            plain[index] = 0
+        piece = np.array(plain, dtype=dtype)
+        if not arrays:
+            self._pieces.append((piece, counts))
+            return
+        column, sizes = np.repeat(piece, counts), counts.tolist()
+        for index in arrays:
+            begin, count = begins[index], sizes[index]
+            column[begin : begin + count] = values[index][:count]
+        self._pieces.append((column, None))
+
+    def set(self, values: NDArray[Any]) -> None:
+        """Takes one value for each step as all there is."""
+        self._pieces = [(values, None)]
+
+    def all(self, length: int, dtype: Any) -> NDArray[Any]:
+        """Every step's, (length,): steps before the first piece have 0."""
+        whole = [piece if counts is None else np.repeat(piece, counts) for piece, counts in self._pieces]
+        missing = length - sum(len(piece) for piece in whole)
+        return np.concatenate([np.zeros(missing, dtype=dtype), *whole])
+
+
 class StepRecords:
     """All steps of a run as columns, so that a million steps stay small. `terms` holds each cost term's seconds per step."""
 
-    __slots__ = ("_columns", "_length", "_terms")
-
     def __init__(self) -> None:
-        floats = ("start_s", "seconds")
-        self._columns: tuple[array[Any], ...] = tuple(array("d" if name in floats else "q") for name in StepRecord._fields)
-        self._terms: dict[str, array[float]] = {}
+        self._columns = {name: _Column() for name in StepRecord._fields}
+        self._terms: dict[str, _Column] = {}
         self._length = 0
+        # Spans of steps that are not in the columns yet: how many, their fields and their terms.
+        self._pending: list[tuple[int, tuple[Any, ...], Iterable[tuple[str, Any]]]] = []
 
-    def append(self, step: StepRecord, terms: Iterable[tuple[str, float]]) -> None:
-        """Adds one step; terms of the same name in one step add up."""
-        for column, value in zip(self._columns, step, strict=True):
-            column.append(value)
-        for name, seconds in terms:
-            column = self._terms.setdefault(name, array("d"))
-            missing = self._length - len(column)
-            if missing < 0:
-                column[-1] += seconds
-                continue
-            column.frombytes(bytes(8 * missing))
-            column.append(seconds)
-        self._length += 1
+    @classmethod
+    def joined(cls, parts: Sequence[StepRecords]) -> StepRecords:
+        """All steps of several replicas, by start; at equal starts in the order of the replicas."""
+        whole = cls()
+        order = np.argsort(np.concatenate([part.column("start_s") for part in parts]), kind="stable")
+        whole._length = len(order)
+        for name, column in whole._columns.items():
+            column.set(np.concatenate([part.column(name) for part in parts])[order])
+        for name in dict.fromkeys(name for part in parts for name in part.term_names):
+            seconds = [part.term(name) if name in part.term_names else np.zeros(len(part)) for part in parts]
+            whole._terms[name] = _Column()
+            whole._terms[name].set(np.concatenate(seconds)[order])
+        return whole
+
+    def append(self, step: tuple[Any, ...], terms: Iterable[tuple[str, Any]], count: int = 1) -> None:
+        """Adds a step; terms of the same name add up.
+
+        Or `count` steps at once: each field of `step` and each term is one number for all of them, or an array that begins with
+        one for each.
+        """
+        self._pending.append((count, step, terms))
+        self._length += count
+        if len(self._pending) == _BATCH:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Moves what is pending into the columns."""
+        if not self._pending:
+            return
+        counts = np.array([count for count, _, _ in self._pending])
+        begins = (np.cumsum(counts) - counts).tolist()
+        fields = zip(*(step for _, step, _ in self._pending), strict=True)
+        for name, values in zip(StepRecord._fields, fields, strict=True):
+            self._columns[name].add(values, counts, begins, _TYPES.get(name, np.int32))
+        named = [_added_up(terms) for _, _, terms in self._pending]
+        for name in dict.fromkeys(name for terms in named for name in terms):
+            if name not in self._terms:
+                self._terms[name] = _Column()
+        for name, column in self._terms.items():
+            column.add([terms.get(name, 0.0) for terms in named], counts, begins, np.float64)
+        self._pending.clear()
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: int) -> StepRecord:
-        return StepRecord(*(column[index] for column in self._columns))
+        return StepRecord(*(self.column(name)[index].item() for name in StepRecord._fields))
 
     def __iter__(self) -> Iterator[StepRecord]:
-        return (StepRecord(*row) for row in zip(*self._columns, strict=True))
+        return map(StepRecord._make, zip(*(self.column(name).tolist() for name in StepRecord._fields), strict=True))
 
-    def column(self, name: str) -> NDArray[np.float64]:
+    def column(self, name: str) -> NDArray[Any]:
         """One field of `StepRecord` over all steps, (steps,)."""
-        return np.array(self._columns[StepRecord._fields.index(name)], dtype=np.float64)
+        self._settle()
+        return self._columns[name].all(self._length, _TYPES.get(name, np.int32))
 
-    def term(self, name: str) -> NDArray[np.float64]:
+    def term(self, name: str) -> Floats:
         """Seconds of one cost term in every step, (steps,); 0 where a step has no such term."""
-        column = np.array(self._terms[name], dtype=np.float64)
-        return np.pad(column, (0, self._length - len(column)))
+        self._settle()
+        return self._terms[name].all(self._length, np.float64)
 
     @property
     def term_names(self) -> tuple[str, ...]:
         """Names of the cost terms, in order of first appearance."""
+        self._settle()
         return tuple(self._terms)
 
     def term_seconds(self) -> dict[str, float]:
         """Busy time by cost term."""
-        return {name: math.fsum(column) for name, column in self._terms.items()}
+        return {name: float(self.term(name).sum()) for name in self.term_names}
+
+
+def _added_up(terms: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    terms = tuple(terms)
+    named = dict(terms)
+    if len(named) < len(terms):
+        named = dict.fromkeys(named, 0.0)
+        for name, seconds in terms:
+            named[name] += seconds
+    return named
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """How a run was computed. `wakes`: times the engine was woken, each of which carried out one step or several rounds.
+
+    `steps`: all steps. `plain_steps`: those planned sequence by sequence. `priced_singly`: booked rounds priced from a list of
+    sequences, as not all of them had the same number of drafts or the pricer has no sums.
+    """
+
+    wakes: int = 0
+    steps: int = 0
+    plain_steps: int = 0
+    priced_singly: int = 0
+
+    def __add__(self, other: EngineStatistics) -> EngineStatistics:
+        """Of two replicas together."""
+        return EngineStatistics(
+            self.wakes + other.wakes,
+            self.steps + other.steps,
+            self.plain_steps + other.plain_steps,
+            self.priced_singly + other.priced_singly,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ServingResult:
-    """A whole run: every request by id, every step in time, and the busy time by cost term, of all replicas together."""
+    """A whole run: every request by id, every step in time, the busy time by cost term, of all replicas together, and how it was
+    computed."""
 
-    records: tuple[RequestRecord, ...]
+    records: RequestRecords
     steps: StepRecords
     term_seconds: dict[str, float]
+    statistics: EngineStatistics = EngineStatistics()
     replicas: int = 1

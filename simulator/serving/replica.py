@@ -6,13 +6,12 @@ SimPy owns the clock; planning, pricing and acceptance know nothing of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 
 import simpy
 
-from simulator.serving.arrivals import ClosedLoop, open_loop
-from simulator.serving.record import RequestRecord, ServingResult, StepRecord, StepRecords
+from simulator.serving.record import EngineStatistics, RequestRecord, RequestRecords, RequestRow, StepRecord, StepRecords
 from simulator.serving.scheduler import AcceptancePath, BatchingRules, Scheduler, SequenceState, StepPlan
 from simulator.workload import Request
 
@@ -48,11 +47,19 @@ class Replica:
     ):
         self.env, self.rules, self.pricer, self.paths = env, rules, pricer, paths
         self.scheduler = Scheduler(rules, num_speculative_tokens)
-        self.records: list[RequestRecord] = []
+        self.records = RequestRecords()
         self.steps = StepRecords()
         self.request_done: Callable[[], None] = lambda: None
-        self._arrival = env.event()
-        env.process(self._serve())
+        self._start()
+
+    def _start(self) -> None:
+        """Lets the engine run from now on."""
+        self._arrival = self.env.event()
+        self.env.process(self._serve())
+
+    def statistics(self) -> EngineStatistics:
+        """How many events the run took."""
+        return EngineStatistics(len(self.steps), len(self.steps), len(self.steps))
 
     def submit(self, request: Request) -> bool:
         """Queues a request that arrives now; False if it can never be served, which is recorded."""
@@ -64,9 +71,13 @@ class Replica:
             self.records.append(RequestRecord(request.request_id, now_s, prompt, output, rejected=refusal))
             return False
         self.scheduler.waiting.append(SequenceState(request, now_s, self.paths(request), self.rules.max_model_len))
+        self._arrived()
+        return True
+
+    def _arrived(self) -> None:
+        """A request has joined the queue."""
         if not self._arrival.triggered:
             self._arrival.succeed()
-        return True
 
     def _serve(self) -> Generator[simpy.Event, None, None]:
         """The engine's loop: a step after another while there is work. It ends with the simulation."""
@@ -101,8 +112,6 @@ class Replica:
         for sequence, (_, drafts), accepted_drafts in zip(plan.decoding, plan.decode, accepted, strict=True):
             sequence.rounds += 1
             if drafts:
-                if not 0 <= accepted_drafts <= drafts:
-                    raise ValueError(f"an acceptance path must accept 0 to {drafts} of {drafts} drafts (got {accepted_drafts})")
                 sequence.draft_rounds += 1
                 sequence.drafted += drafts
                 sequence.accepted += accepted_drafts
@@ -114,17 +123,14 @@ class Replica:
         if finished:
             self.scheduler.finish(finished)
             for sequence in finished:
-                self.records.append(request_record(sequence, now_s))
+                self.records.add(request_row(sequence, now_s))
                 self.request_done()
         return total
 
 
 def accept(plan: StepPlan) -> list[int]:
     """Accepted drafts of each decoding sequence."""
-    return [
-        sequence.path.accepted(sequence.emitted, drafts) if drafts else 0
-        for sequence, (_, drafts) in zip(plan.decoding, plan.decode, strict=True)
-    ]
+    return [sequence.accept(drafts, sequence.emitted) for sequence, (_, drafts) in zip(plan.decoding, plan.decode, strict=True)]
 
 
 def step_record(plan: StepPlan, start_s: float, seconds: float, accepted: int, emitted: int) -> StepRecord:
@@ -149,55 +155,13 @@ def step_record(plan: StepPlan, start_s: float, seconds: float, accepted: int, e
     )
 
 
-def request_record(sequence: SequenceState, finish_s: float) -> RequestRecord:
-    """The record of a sequence that has emitted its last token."""
-    return RequestRecord(
-        request_id=sequence.request_id,
-        arrival_s=sequence.arrival_s,
-        prompt_tokens=sequence.prompt_tokens,
-        output_tokens=sequence.output_tokens,
-        first_scheduled_s=sequence.first_scheduled_s,
-        first_token_s=sequence.emission_s[0],
-        finish_s=finish_s,
-        rounds=sequence.rounds,
-        draft_rounds=sequence.draft_rounds,
-        drafted=sequence.drafted,
-        accepted=sequence.accepted,
-        preemptions=sequence.preemptions,
-        emission_s=sequence.emission_s,
-        emission_tokens=sequence.emission_tokens,
-    )
-
-
-def serve(
-    requests: Iterable[Request],
-    rules: BatchingRules,
-    pricer: StepPricer,
-    paths: Callable[[Request], AcceptancePath],
-    num_speculative_tokens: Callable[[int], int],
-    *,
-    users: int | None = None,
-    think_time_s: float = 0.0,
-) -> ServingResult:
-    """Serves every request to its end on one replica.
-
-    With `users` the loop is closed: arrival times are those of the simulation, `think_time_s` after a user's last answer.
-    `num_speculative_tokens(running)` is the drafts wanted per sequence at this number of running sequences.
-    Raises ValueError for equal ids, a request without tokens, a negative think time, no users, a step priced at no time,
-    or a path that accepts more than was drafted.
-    """
-    requests = tuple(requests)
-    if len({request.request_id for request in requests}) < len(requests):
-        raise ValueError("request ids must differ")
-    env = simpy.Environment(initial_time=0.0)
-    replica = Replica(env, rules, pricer, paths, num_speculative_tokens)
-    if users is None:
-        open_loop(env, requests, replica.submit)
-    else:
-        replica.request_done = ClosedLoop(env, requests, replica.submit, users, think_time_s).request_done
-    env.run()
-    held_blocks = replica.scheduler.kv.used_blocks
-    if len(replica.records) != len(requests) or held_blocks:
-        raise RuntimeError(f"work was lost: {len(replica.records)} of {len(requests)} requests ended, {held_blocks} blocks held")
-    records = tuple(sorted(replica.records, key=lambda record: record.request_id))
-    return ServingResult(records, replica.steps, replica.steps.term_seconds())
+def request_row(sequence: SequenceState, finish_s: float, first_round: int = -1, burst_tokens: bytes | None = None) -> RequestRow:
+    """The record of a sequence that has emitted its last token; with `first_round`, its bursts after the first are rounds."""
+    assert sequence.first_scheduled_s is not None
+    own = first_round < 0
+    return RequestRow(
+        sequence.request_id, sequence.arrival_s, sequence.prompt_tokens, sequence.output_tokens, sequence.first_scheduled_s,
+        sequence.emission_s[0], finish_s, sequence.rounds, sequence.draft_rounds, sequence.drafted, sequence.accepted,
+        sequence.preemptions, "", sequence.emission_s if own else None, sequence.emission_tokens if own else None, first_round,
+        burst_tokens,
+    )  # fmt: skip

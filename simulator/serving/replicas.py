@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from simulator.serving.record import ServingResult, StepRecords
+from simulator.serving.record import EngineStatistics, RequestRecords, ServingResult, StepRecords
 from simulator.workload import Request
 
 
@@ -28,14 +27,7 @@ def serve_in_turn(
 
 def together(results: Sequence[ServingResult], replicas: int) -> ServingResult:
     """All records by request, all steps by start."""
-    steps = StepRecords()
-    rows: list[tuple[float, int, int]] = []
-    terms: list[dict[str, Any]] = []
-    for which, result in enumerate(results):
-        rows += [(step.start_s, which, index) for index, step in enumerate(result.steps)]
-        terms.append({name: result.steps.term(name) for name in result.steps.term_names})
-    for _, which, index in sorted(rows):
-        present = [(name, float(column[index])) for name, column in terms[which].items() if column[index]]
-        steps.append(results[which].steps[index], present)
-    records = sorted((record for result in results for record in result.records), key=lambda record: record.request_id)
-    return ServingResult(tuple(records), steps, steps.term_seconds(), replicas)
+    records = RequestRecords.joined([result.records for result in results]).sorted_by_id()
+    steps = StepRecords.joined([result.steps for result in results])
+    statistics = sum((result.statistics for result in results), EngineStatistics())
+    return ServingResult(records, steps, steps.term_seconds(), statistics, replicas)

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from simulator.serving.kv_cache import KVCache
 from simulator.workload import Request
+
+if TYPE_CHECKING:
+    from simulator.serving.booking import Booking
 
 
 class AcceptancePath(Protocol):
@@ -86,6 +89,7 @@ class SequenceState:
     __slots__ = (
         "accepted",
         "arrival_s",
+        "booking",
         "computed",
         "draft_rounds",
         "drafted",
@@ -116,6 +120,21 @@ class SequenceState:
         self.rounds = self.draft_rounds = self.drafted = self.accepted = self.preemptions = 0
         self.emission_s = array("d")
         self.emission_tokens = array("i")
+        self.booking: Booking | None = None  # its future, in the engine that books
+
+    @property
+    def decoding(self) -> bool:
+        """Whether its prompt is computed."""
+        return self.computed >= self.prefill_tokens > 0
+
+    def accept(self, drafts: int, position: int) -> int:
+        """Accepted drafts of a round after `position` emitted tokens. Raises ValueError for more than were drafted."""
+        if not drafts:
+            return 0
+        accepted = self.path.accepted(position, drafts)
+        if not 0 <= accepted <= drafts:
+            raise ValueError(f"an acceptance path must accept 0 to {drafts} of {drafts} drafts (got {accepted})")
+        return accepted
 
     def emit(self, tokens: int, now_s: float) -> bool:
         """Adds a burst of tokens; True if it was the last."""
@@ -144,6 +163,7 @@ class StepPlan:
     running: int = 0  # these three as the step starts
     waiting: int = 0
     used_blocks: int = 0
+    booked: int = 0  # decoding sequences that stand on the timeline instead of in `decoding`
 
     def add_prompt(self, sequence: SequenceState, new_tokens: int) -> None:
         self.prompts.append(sequence)
@@ -169,8 +189,7 @@ class Scheduler:
         """The next step, its KV blocks reserved; None if no request is here. Raises RuntimeError if it could do nothing."""
         if not (self.running or self.waiting):
             return None
-        num_drafts = self.num_speculative_tokens(len(self.running))
-        plan = StepPlan(self.rules.max_num_batched_tokens, num_drafts, self.rules.lookahead_slots(num_drafts))
+        plan = self._begin_plan()
         if self.rules.prefill_first:
             self._schedule_running(plan, decode=False)
             self._admit(plan)
@@ -179,11 +198,16 @@ class Scheduler:
         else:
             self._schedule_running(plan, decode=True)
             self._admit(plan)
-        if not (plan.decode or plan.prefill):
+        if not (plan.decode or plan.prefill or plan.booked):
             raise RuntimeError(f"no progress with {len(self.running)} running, {len(self.waiting)} waiting requests")
         self.kv.check()
         plan.running, plan.waiting, plan.used_blocks = len(self.running), len(self.waiting), self.kv.used_blocks
         return plan
+
+    def _begin_plan(self) -> StepPlan:
+        """A plan with nothing in it yet."""
+        num_drafts = self.num_speculative_tokens(len(self.running))
+        return StepPlan(self.rules.max_num_batched_tokens, num_drafts, self.rules.lookahead_slots(num_drafts))
 
     def finish(self, sequences: list[SequenceState]) -> None:
         """Lets sequences go that have emitted their last token."""
@@ -191,11 +215,10 @@ class Scheduler:
             self.kv.release(sequence.request_id)
         self.running = [sequence for sequence in self.running if sequence.emitted < sequence.output_tokens]
 
-    def _schedule_running(self, plan: StepPlan, decode: bool) -> None:
-        """Gives each running sequence its tokens, oldest first; `decode` False looks at unfinished prompts only."""
+    def _schedule_running(self, plan: StepPlan, decode: bool, index: int = 0) -> None:
+        """Gives each running sequence from `index` on its tokens, oldest first; without `decode` unfinished prompts only."""
         running, max_model_len = self.running, self.rules.max_model_len
         num_drafts, lookahead = plan.num_speculative_tokens, plan.lookahead_slots
-        index = 0
         while index < len(running) and plan.budget > 0:
             sequence = running[index]
             index += 1
@@ -276,12 +299,20 @@ class Scheduler:
             return True
         kv = self.kv
         promised = 0
-        for running in self.running:
-            missing = kv.blocks_for(self._promise(plan, running)) - kv.held_blocks[running.request_id]
+        for running in self._admitted_for():
+            missing = kv.blocks_for(self._promise(plan, running)) - self._held(plan, running)
             if missing > 0:
                 promised += missing
         wanted = kv.blocks_for(self._promise(plan, sequence))
         return wanted + promised + self.rules.watermark_blocks <= kv.free_blocks
+
+    def _admitted_for(self) -> Iterable[SequenceState]:
+        """Running sequences that may have been promised more than they hold."""
+        return self.running
+
+    def _held(self, plan: StepPlan, sequence: SequenceState) -> int:  # noqa: ARG002
+        """Blocks that a running sequence holds."""
+        return self.kv.held_blocks[sequence.request_id]
 
     def _promise(self, plan: StepPlan, sequence: SequenceState) -> int:
         """KV slots a sequence is admitted for."""

@@ -1,0 +1,85 @@
+"""A run to look at: the Trace Event Format (JSON) that Perfetto and chrome://tracing open.
+
+One process for each variant. Its track of steps shows what the engine did and for how long, its counters the load, and each
+request has a track of its own: queued, prompt, answer. Times are microseconds of simulated time.
+Source: "Trace Event Format", the Chromium project; ph X complete, b/e nestable async, C counter, M metadata, i instant.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from simulator.serving import RequestRecord, StepRecord
+from simulator.simulation import SimulationResult, Variant
+
+# What a viewer still handles with ease; a longer run is shown up to here.
+MOST_STEPS = 50_000
+STEPS_TRACK = 1
+Event = dict[str, Any]
+
+
+def timeline(result: SimulationResult) -> str:
+    """The plain run and every speculative one as one JSON document."""
+    variants = (result.plain, *(comparison.variant for comparison in result.comparisons))
+    events = [event for number, variant in enumerate(variants, 1) for event in variant_events(variant, number)]
+    cut = [variant.label for variant in variants if len(variant.result.steps) > MOST_STEPS]
+    about = {"scenario": result.scenario.name, "shown_steps_at_most": MOST_STEPS, "cut_short": cut}
+    head = json.dumps({"displayTimeUnit": "ms", "otherData": about}, ensure_ascii=False)
+    body = ",\n".join(json.dumps(event, ensure_ascii=False, allow_nan=False) for event in events)
+    return f'{head[:-1]}, "traceEvents": [\n{body}\n]}}\n'
+
+
+def variant_events(variant: Variant, process: int) -> Iterator[Event]:
+    """All events of one run; `process` tells the runs of a timeline apart."""
+    yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": variant.label}}
+    yield {"ph": "M", "pid": process, "tid": STEPS_TRACK, "name": "thread_name", "args": {"name": "engine steps"}}
+    end_s, shown = 0.0, dict[str, Event]()
+    for count, step in enumerate(variant.result.steps):
+        if count == MOST_STEPS:
+            break
+        end_s = step.start_s + step.seconds
+        yield _step_event(step, process)
+        for name, values in _load(step).items():
+            if shown.get(name) != values:
+                shown[name] = values
+                yield {"ph": "C", "pid": process, "name": name, "ts": 1e6 * step.start_s, "args": values}
+    for record in variant.result.records:
+        if record.arrival_s <= end_s:
+            yield from _request_events(record, process)
+
+
+def _step_event(step: StepRecord, process: int) -> Event:
+    parts = ["prefill"] if step.prefill_sequences else []
+    if step.decode_sequences:
+        parts.append("draft and verify" if step.drafted else "decode")
+    told = (
+        "decode_sequences", "context_tokens", "drafted", "accepted", "emitted", "prefill_sequences", "prefill_tokens", "preempted"
+    )  # fmt: skip
+    return {
+        "ph": "X", "pid": process, "tid": STEPS_TRACK, "name": " + ".join(parts), "cat": "step", "ts": 1e6 * step.start_s,
+        "dur": 1e6 * step.seconds, "args": {name: getattr(step, name) for name in told},
+    }  # fmt: skip
+
+
+def _load(step: StepRecord) -> dict[str, Event]:
+    return {"requests": {"running": step.running, "waiting": step.waiting}, "KV blocks": {"used": step.used_blocks}}
+
+
+def _request_events(record: RequestRecord, process: int) -> Iterator[Event]:
+    """Begin and end of each part of a request's life, as nested parts of one track."""
+    track = {"pid": process, "tid": STEPS_TRACK, "cat": "request", "id": record.request_id}
+    told = {"prompt_tokens": record.prompt_tokens, "output_tokens": record.output_tokens}
+    if record.first_scheduled_s is None or record.first_token_s is None or record.finish_s is None:
+        yield {**track, "ph": "i", "s": "p", "name": f"rejected: {record.rejected}", "ts": 1e6 * record.arrival_s, "args": told}
+        return
+    told |= {name: getattr(record, name) for name in ("rounds", "drafted", "accepted", "preemptions")}
+    name = f"request {record.request_id}"
+    yield {**track, "ph": "b", "name": name, "ts": 1e6 * record.arrival_s, "args": told}
+    marks = (record.arrival_s, record.first_scheduled_s, record.first_token_s, record.finish_s)
+    for part, begin_s, until_s in zip(("queued", "prompt", "answer"), marks, marks[1:], strict=False):
+        if until_s > begin_s:
+            yield {**track, "ph": "b", "name": part, "ts": 1e6 * begin_s}
+            yield {**track, "ph": "e", "name": part, "ts": 1e6 * until_s}
+    yield {**track, "ph": "e", "name": name, "ts": 1e6 * record.finish_s}

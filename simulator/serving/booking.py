@@ -1,0 +1,364 @@
+"""Sequences that have booked their future: each stands on a timeline of rounds, and the timeline holds their sums.
+
+A booking is what one sequence has in its cache, holds in blocks, is given and emits in each of its rounds, known in advance
+because acceptance belongs to positions of its text: a round at position p moves it on by min(γ, run[p]) + 1.
+"""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.serving.scheduler import BatchingRules, Scheduler, SequenceState, StepPlan
+
+Integers = NDArray[np.int64]
+# Rows of the timeline: sums over the sequences of a round.
+CONTEXT, BLOCKS, WINDOWED, ACCEPTED, EMITTED, MISSING_DRAFTS = range(6)
+
+
+class Booking:
+    """The rounds `start` to `end` - 1 of one sequence under one γ.
+
+    positions: emitted tokens before each round, and after the last were its burst not cut. `context`, `blocks`, `accepted`,
+    `emitted`, `drafted` are by round; the last three None where nothing is drafted, `drafted` also where every round has γ.
+    """
+
+    __slots__ = (
+        "accepted", "blocks", "context", "drafted", "emitted", "end", "entry_blocks", "gamma", "rows", "sequence", "start",
+    )  # fmt: skip
+
+    def __init__(self, sequence: SequenceState, start: int, gamma: int, tables: Tables, entry_blocks: int, window: int | None):
+        self.sequence, self.start, self.gamma, self.entry_blocks = sequence, start, gamma, entry_blocks
+        first, offset = sequence.emitted, sequence.prompt_tokens - 1
+        self.accepted = self.emitted = self.drafted = None
+        if gamma == 0:
+            begin, stop = offset + first, offset + sequence.output_tokens
+            self.context, self.blocks = tables.counting(stop)[begin:stop], tables.blocks_at(gamma, stop)[begin:stop]
+        else:
+            positions, drafted = _positions(sequence, gamma)
+            after = np.array(positions, dtype=np.int64)
+            jumps = after[1:] - after[:-1]
+            self.context, self.accepted, self.emitted = after[:-1] + offset, jumps - 1, jumps
+            if positions[-1] > sequence.output_tokens:
+                self.emitted = jumps.copy()
+                self.emitted[-1] -= positions[-1] - sequence.output_tokens
+            if drafted is None:
+                self.blocks = tables.blocks_at(gamma, offset + sequence.output_tokens)[self.context]
+            else:
+                self.drafted = np.array(drafted, dtype=np.int64)
+                self.blocks = np.maximum.accumulate(tables.blocks_for(gamma, self.context + 1 + self.drafted))
+        if self.blocks[0] < entry_blocks:
+            self.blocks = np.maximum(self.blocks, entry_blocks)
+        self.end = start + len(self.context)
+        self.rows: list[tuple[int, Integers]] = [(CONTEXT, self.context), (BLOCKS, self.blocks)]
+        if window is not None:
+            self.rows.append((WINDOWED, np.minimum(self.context, window)))
+        if self.accepted is not None and self.emitted is not None:
+            self.rows += [(ACCEPTED, self.accepted), (EMITTED, self.emitted)]
+        if self.drafted is not None:
+            self.rows.append((MISSING_DRAFTS, gamma - self.drafted))
+
+    def held_before(self, round_: int) -> int:
+        """Blocks held as round `round_` is about to be planned."""
+        return int(self.blocks[round_ - 1 - self.start]) if round_ > self.start else self.entry_blocks
+
+    def decode(self, round_: int) -> tuple[int, int]:
+        """(context tokens, drafts) in a round."""
+        index = round_ - self.start
+        return int(self.context[index]), self.gamma if self.drafted is None else int(self.drafted[index])
+
+    def settle(self, until: int, round_end_s: array[float]) -> None:
+        """Writes what happened in the rounds before `until` into the sequence, which then has no booking."""
+        sequence, rounds = self.sequence, until - self.start
+        sequence.booking = None
+        if rounds == 0:
+            return
+        self.count(rounds)
+        sequence.emission_s += round_end_s[self.start : until]
+        if self.emitted is None:
+            tokens = rounds
+            sequence.emission_tokens += array("i", (1,)) * rounds
+        else:
+            tokens = int(self.emitted[:rounds].sum())
+            sequence.emission_tokens += array("i", self.emitted[:rounds].tolist())
+        sequence.emitted += tokens
+        sequence.computed += tokens
+
+    def count(self, rounds: int) -> None:
+        """Adds the first `rounds` rounds to the sequence's counters."""
+        sequence = self.sequence
+        sequence.rounds += rounds
+        if self.accepted is None:
+            return
+        sequence.accepted += int(self.accepted[:rounds].sum())
+        if self.drafted is None:
+            sequence.draft_rounds += rounds
+            sequence.drafted += rounds * self.gamma
+        else:
+            sequence.draft_rounds += int(np.count_nonzero(self.drafted[:rounds]))
+            sequence.drafted += int(self.drafted[:rounds].sum())
+
+
+def _positions(sequence: SequenceState, gamma: int) -> tuple[list[int], list[int] | None]:
+    """Tokens emitted before each round to come and after the last; and the drafts of each, None where all have γ."""
+    path, position, output = sequence.path, sequence.emitted, sequence.output_tokens
+    positions = []
+    always = getattr(path, "runs", None)
+    runs = always(gamma) if always is not None and sequence.longest_output - output >= gamma else None
+    if runs is not None:
+        while position < output:
+            positions.append(position)
+            run = runs[position]
+            position += 1 + (run if run < gamma else gamma)
+        positions.append(position)
+        return positions, None
+    drafted = []
+    while position < output:
+        positions.append(position)
+        drafts = min(path.proposed(position, gamma), sequence.longest_output - position - 1)
+        drafted.append(drafts)
+        position += 1 + sequence.accept(drafts, position)
+    positions.append(position)
+    return positions, None if all(drafts == gamma for drafts in drafted) else drafted
+
+
+class Tables:
+    """Numbers by context that every booking shares: 0, 1, 2, … and the blocks that a round at this context needs."""
+
+    def __init__(self, rules: BatchingRules):
+        self._rules = rules
+        self._counting: Integers = np.arange(1024)
+        self._blocks: dict[int, Integers] = {}
+
+    def counting(self, length: int) -> Integers:
+        if length > len(self._counting):
+            self._counting = np.arange(2 * length)
+        return self._counting
+
+    def blocks_at(self, gamma: int, length: int) -> Integers:
+        """blocks[context] for rounds of γ drafts, at least `length` of them."""
+        found = self._blocks.get(gamma)
+        if found is None or length > len(found):
+            found = self._blocks[gamma] = self.blocks_for(gamma, np.arange(max(2 * length, 1024)) + 1 + gamma)
+        return found
+
+    def blocks_for(self, gamma: int, tokens: Integers) -> Integers:
+        """Blocks for tokens in the cache and γ's lookahead."""
+        slots = np.minimum(tokens + self._rules.lookahead_slots(gamma), self._rules.max_model_len)
+        return -(-slots // self._rules.block_tokens)
+
+
+class Timeline:
+    """Sums over all bookings, by round. `longest` is a maximum, so that taking a booking away computes it anew."""
+
+    def __init__(self, tables: Tables, window: int | None):
+        self.tables, self.window = tables, window
+        self.now = 0  # the next round
+        self.sums: Integers = np.zeros((6, 1024), dtype=np.int64)
+        self.longest: Integers = np.zeros(1024, dtype=np.int64)
+        self.origin = 0  # the round of column 0
+        self.uneven_until = 0  # from this round on every sequence has γ drafts
+        self.bookings: dict[int, Booking] = {}
+        self._ends: list[tuple[int, int, Booking]] = []
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self.bookings)
+
+    def add(self, sequence: SequenceState, gamma: int, held_blocks: int) -> None:
+        booking = Booking(sequence, self.now, gamma, self.tables, held_blocks, self.window)
+        sequence.booking = booking
+        self.bookings[sequence.request_id] = booking
+        self._serial += 1
+        heapq.heappush(self._ends, (booking.end, self._serial, booking))
+        self._make_room(booking.end)
+        first, last = booking.start - self.origin, booking.end - self.origin
+        for row, values in booking.rows:
+            self.sums[row, first:last] += values
+        longest = self.longest[first:last]
+        np.maximum(longest, booking.context, out=longest)
+        if booking.drafted is not None:
+            self.uneven_until = max(self.uneven_until, booking.end)
+
+    def remove(self, booking: Booking) -> None:
+        """Takes the rounds still to come of a booking away. The sequence keeps what it has done: settle it first."""
+        del self.bookings[booking.sequence.request_id]
+        done = self.now - booking.start
+        first, last = self.now - self.origin, booking.end - self.origin
+        for row, values in booking.rows:
+            self.sums[row, first:last] -= values[done:]
+        self.longest[first:last] = 0
+        for other in self.bookings.values():
+            end = min(other.end, booking.end)
+            if end > self.now:
+                longest = self.longest[first : end - self.origin]
+                np.maximum(longest, other.context[self.now - other.start : end - other.start], out=longest)
+
+    def clear(self) -> None:
+        """Takes every booking away."""
+        self.bookings.clear()
+        self._ends.clear()
+        self.sums[:], self.longest[:], self.uneven_until = 0, 0, 0
+
+    def first_end(self) -> int:
+        """The round by which the first sequence has finished."""
+        ends = self._ends
+        while ends[0][2].sequence.booking is not ends[0][2]:
+            heapq.heappop(ends)
+        return ends[0][0]
+
+    def pop_finished(self) -> list[Booking]:
+        """Bookings that ended by now."""
+        finished = []
+        while self._ends and self._ends[0][0] <= self.now:
+            booking = heapq.heappop(self._ends)[2]
+            if booking.sequence.booking is booking:
+                del self.bookings[booking.sequence.request_id]
+                finished.append(booking)
+        return finished
+
+    def row(self, name: int, rounds: int) -> Integers:
+        """One sum over the next `rounds` rounds."""
+        first = self.now - self.origin
+        return self.sums[name, first : first + rounds]
+
+    def at(self, name: int) -> int:
+        """One sum in the next round."""
+        return int(self.sums[name, self.now - self.origin])
+
+    def longest_in(self, rounds: int) -> Integers:
+        first = self.now - self.origin
+        return self.longest[first : first + rounds]
+
+    def _make_room(self, end: int) -> None:
+        """Makes columns up to round `end`, dropping those in the past."""
+        width = len(self.longest)
+        if end - self.origin <= width:
+            return
+        past = self.now - self.origin
+        grown = max(2 * (end - self.now), width)
+        sums, longest = np.zeros((6, grown), dtype=np.int64), np.zeros(grown, dtype=np.int64)
+        sums[:, : width - past], longest[: width - past] = self.sums[:, past:], self.longest[past:]
+        self.sums, self.longest, self.origin = sums, longest, self.now
+
+
+class BookingScheduler(Scheduler):
+    """The scheduler, with decoding sequences taken together from their timeline wherever that comes to the same plan.
+
+    It does not where the token budget or a lone sequence's blocks run out: those steps are planned sequence by sequence.
+    """
+
+    def __init__(self, rules: BatchingRules, num_speculative_tokens: Callable[[int], int], window: int | None):
+        super().__init__(rules, num_speculative_tokens)
+        self.timeline = Timeline(Tables(rules), window)
+        self.round_end_s = array("d")
+        self.unbooked: list[SequenceState] = []  # decoding, or were
+        self.gamma = 0
+
+    def _begin_plan(self) -> StepPlan:
+        plan = super()._begin_plan()
+        self._book(plan.num_speculative_tokens)
+        return plan
+
+    def _book(self, gamma: int) -> None:
+        """Puts decoding sequences on the timeline, unless their rounds might exceed the token budget anyway."""
+        timeline, kv = self.timeline, self.kv
+        if gamma != self.gamma and len(timeline):
+            self.unbook_all()
+        self.gamma = gamma
+        if not self.unbooked:
+            return
+        waiting = [s for s in self.unbooked if s.booking is None and s.decoding and s.emitted < s.output_tokens]
+        if (len(timeline) + len(waiting)) * (1 + gamma) > self.rules.max_num_batched_tokens:
+            self.unbooked = waiting
+            self.unbook_all()
+            return
+        for sequence in dict.fromkeys(waiting):
+            timeline.add(sequence, gamma, kv.count_together(sequence.request_id))
+        self.unbooked = []
+
+    def unbook_all(self) -> None:
+        """Back to sequence by sequence."""
+        for booking in self.timeline.bookings.values():
+            self._settle(booking)
+            self.unbooked.append(booking.sequence)
+        self.timeline.clear()
+
+    def _settle(self, booking: Booking) -> None:
+        sequence, held = booking.sequence, booking.held_before(self.timeline.now)
+        booking.settle(self.timeline.now, self.round_end_s)
+        self.kv.count_alone(sequence.request_id, held)
+        sequence.kv_tokens = held * self.rules.block_tokens
+
+    def _schedule_running(self, plan: StepPlan, decode: bool, index: int = 0) -> None:
+        timeline, running = self.timeline, self.running
+        booked = len(timeline)
+        if booked and not all(sequence.booking is None for sequence in running[booked:]):
+            self.unbook_all()  # an unfinished prompt stands before a decoding sequence
+        elif booked and not decode:
+            index = booked
+        elif booked and not self._schedule_booked(plan):
+            self.unbook_all()
+        elif booked:
+            index = plan.booked
+        super()._schedule_running(plan, decode, index)
+
+    def _schedule_booked(self, plan: StepPlan) -> bool:
+        """Gives every booked sequence its tokens and blocks for the next round, preempting from the youngest down.
+
+        False, with nothing given yet, where that must be done one by one. Preempting until the rest fits leaves the same
+        sequences as preempting in their order does: the blocks of a sequence never shrink.
+        """
+        timeline, kv = self.timeline, self.kv
+        while True:
+            booked = len(timeline)
+            if booked == 0:
+                return False
+            rows = booked * (1 + self.gamma)
+            if timeline.now < timeline.uneven_until:
+                rows -= timeline.at(MISSING_DRAFTS)
+            if rows > plan.budget:
+                return False
+            blocks = timeline.at(BLOCKS)
+            if blocks <= kv.free_blocks + kv.booked_blocks:
+                break
+            if len(self.running) == 1:
+                return False
+            self._preempt(self.running.pop())
+            plan.preempted += 1
+        kv.book(blocks)
+        plan.budget -= rows
+        plan.booked = booked
+        return True
+
+    def _preempt(self, sequence: SequenceState) -> None:
+        booking = sequence.booking
+        if booking is not None:
+            self._settle(booking)
+            self.timeline.remove(booking)
+        super()._preempt(sequence)
+
+    def _admitted_for(self) -> Iterable[SequenceState]:
+        return self.running if self.rules.admission == "whole_request" else self.running[len(self.timeline) :]
+
+    def _held(self, plan: StepPlan, sequence: SequenceState) -> int:
+        if sequence.booking is None:
+            return super()._held(plan, sequence)
+        return sequence.booking.held_before(self.timeline.now + (plan.booked > 0))
+
+    def advance(self, rounds: int) -> list[Booking]:
+        """Lets `rounds` rounds pass. Returns the bookings that ended; their blocks are free again."""
+        timeline, kv = self.timeline, self.kv
+        if rounds > 1:
+            kv.book(int(timeline.row(BLOCKS, rounds)[-1]))
+        timeline.now += rounds
+        finished = timeline.pop_finished()
+        for booking in finished:
+            kv.book(kv.booked_blocks - int(booking.blocks[-1]))
+            self.running.remove(booking.sequence)
+            booking.sequence.booking = None
+        return finished

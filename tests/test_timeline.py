@@ -1,0 +1,87 @@
+"""The timeline is valid Trace Event Format, and tells of the run what the records tell."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+import jsonschema
+import pytest
+
+from simulator.__main__ import main
+from simulator.reports import timeline
+from simulator.scenario import scenario_of
+from simulator.simulation import SimulationResult, simulate
+from simulator.spec import parse_yaml
+from tests.test_scenario import BASE, run_quietly
+
+NUMBERS = {"type": "object", "additionalProperties": {"type": "number"}}
+TIME = {"type": "number", "minimum": 0}
+# What the format demands of each kind of event ("Trace Event Format", the Chromium project).
+KINDS: dict[str, dict[str, Any]] = {
+    "M": {"required": ["name", "pid", "args"], "properties": {"args": {"required": ["name"]}}},
+    "X": {"required": ["name", "cat", "pid", "tid", "ts", "dur"], "properties": {"ts": TIME, "dur": TIME, "args": NUMBERS}},
+    "C": {"required": ["name", "pid", "ts", "args"], "properties": {"ts": TIME, "args": NUMBERS}},
+    "b": {"required": ["name", "cat", "id", "pid", "tid", "ts"], "properties": {"ts": TIME}},
+    "e": {"required": ["name", "cat", "id", "pid", "tid", "ts"], "properties": {"ts": TIME}},
+    "i": {"required": ["name", "pid", "tid", "ts", "s"], "properties": {"ts": TIME, "s": {"enum": ["g", "p", "t"]}}},
+}
+SCHEMA = {
+    "type": "object",
+    "required": ["traceEvents", "displayTimeUnit"],
+    "properties": {
+        "displayTimeUnit": {"enum": ["ms", "ns"]},
+        "traceEvents": {
+            "type": "array",
+            "items": {
+                "required": ["ph"],
+                "properties": {"ph": {"enum": list(KINDS)}, "name": {"type": "string"}, "pid": {"type": "integer"}},
+                "allOf": [{"if": {"properties": {"ph": {"const": kind}}}, "then": rule} for kind, rule in KINDS.items()],
+            },
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def result() -> SimulationResult:
+    return simulate(scenario_of(parse_yaml(BASE, "small.yaml")))
+
+
+@pytest.fixture(scope="module")
+def events(result: SimulationResult) -> list[dict[str, Any]]:
+    document = json.loads(timeline(result))
+    jsonschema.validate(document, SCHEMA)
+    return document["traceEvents"]
+
+
+def test_steps_fill_the_busy_time_and_never_overlap(result: SimulationResult, events: list[dict[str, Any]]) -> None:
+    steps = [event for event in events if event["ph"] == "X" and event["pid"] == 1]
+    assert len(steps) == len(result.plain.result.steps)
+    assert sum(step["dur"] for step in steps) == pytest.approx(1e6 * sum(result.plain.result.term_seconds.values()))
+    ends = [step["ts"] + step["dur"] for step in steps]
+    assert all(start["ts"] >= end - 1e-3 for start, end in zip(steps[1:], ends, strict=False))
+
+
+def test_every_request_has_a_track_whose_parts_end_in_order(result: SimulationResult, events: list[dict[str, Any]]) -> None:
+    open_parts: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
+    for event in events:
+        if event["ph"] == "b":
+            open_parts[event["pid"], event["id"]].append(event)
+        elif event["ph"] == "e":
+            begun = open_parts[event["pid"], event["id"]].pop()
+            assert begun["name"] == event["name"]
+            assert begun["ts"] <= event["ts"]
+    runs = 1 + len(result.comparisons)
+    assert len(open_parts) == runs * len(result.requests)
+    assert not any(open_parts.values())
+
+
+def test_run_writes_a_timeline_or_says_why_not(tmp_path, capsys) -> None:
+    scenario, written = tmp_path / "small.yaml", tmp_path / "timeline.json"
+    scenario.write_text(BASE)
+    assert main(["run", str(scenario), "--timeline", str(written), "--json"]) == 0
+    jsonschema.validate(json.loads(written.read_text()), SCHEMA)
+    code, shown = run_quietly(["run", str(scenario), "--timeline", str(tmp_path / "none" / "timeline.json")])
+    assert (code, "--timeline: must be a file that can be written" in shown) == (2, True)
