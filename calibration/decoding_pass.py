@@ -49,7 +49,10 @@ class Sample(NamedTuple):
 
 @dataclass
 class PassTable:
-    """Samples by pass. A time at a context is the median where it was measured, and linear between two such contexts."""
+    """Samples by pass. A time is the mean of its samples at a context, and linear between two contexts.
+
+    A total is a sum of passes, slow ones included, which a median would leave out; a tenth at either end is still dropped.
+    """
 
     samples: dict[DecodingPass, list[Sample]] = field(default_factory=dict)
 
@@ -65,12 +68,16 @@ class PassTable:
     def time(self, asked: DecodingPass, context: float) -> PassTime:
         """Raises KeyError for a pass that was not measured."""
         known = sorted({sample.context for sample in self.samples[asked]})
-        medians = [self._median(asked, at) for at in known]
-        return _between(known, medians, context)
+        return _between(known, [self._mean(asked, at) for at in known], context)
 
-    def _median(self, asked: DecodingPass, context: int) -> PassTime:
+    def _mean(self, asked: DecodingPass, context: int) -> PassTime:
         times = [sample.time for sample in self.samples[asked] if sample.context == context]
-        return PassTime(*(statistics.median(parts) for parts in zip(*times, strict=True)))
+        return PassTime(*(_trimmed_mean(parts) for parts in zip(*times, strict=True)))
+
+
+def _trimmed_mean(values: Sequence[float]) -> float:
+    dropped = len(values) // 10
+    return statistics.fmean(sorted(values)[dropped : len(values) - dropped])
 
 
 def _between(known: Sequence[int], times: Sequence[PassTime], context: float) -> PassTime:

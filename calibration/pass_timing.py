@@ -23,7 +23,6 @@ from calibration.decoding_pass import TARGET, DecodingPass, PassTime
 
 # Below this a pass may find its weights in a cache, as it does in a loop: an untimed pass goes before it.
 WARMED_BELOW_S = 0.02
-_LOOKUPS = 8
 
 
 class PassTimer:
@@ -98,12 +97,11 @@ class PassTimer:
         return PassTime(passed - begin, chosen - passed, clock() - chosen)
 
     def _lookup(self, drafter: PromptLookupDrafter, wanted: int) -> PassTime:
-        """The mean of some places of the real texts: how long a search takes depends on how soon it finds something."""
-        places = [self._text_until_somewhere() for _ in range(_LOOKUPS)]
+        """At some place of the real texts, another one each time: how long a search takes depends on how soon it finds one."""
+        context = self._text_until_somewhere()
         begin = self.clock()
-        for context in places:
-            drafter.lookup(context, wanted)
-        return PassTime((self.clock() - begin) / _LOOKUPS, 0.0, 0.0)
+        drafter.lookup(context, wanted)
+        return PassTime(self.clock() - begin, 0.0, 0.0)
 
     def _text(self, count: int) -> list[int]:
         """The next `count` tokens of the texts, over and over."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from calibration.prompts import Prompt
 
 # Seconds of timed passes for each second of real runs.
-SHARE = 0.5
+SHARE = 1.0
 # Contexts further apart than this get a measured context at each end, nearer ones a single one between them.
 NEAR_TOKENS = 48
 PHASE_TERMS = {
