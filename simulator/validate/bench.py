@@ -14,15 +14,19 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from calibration.decoding_pass import TARGET, DecodingPass, PassTable, Sample
+from simulator.acceptance import TraceAcceptance
 from simulator.questions.decoding_replay import Decoding, Drafting, Replay, TracedPrompt, UnitTimes, replay
 from simulator.questions.local_validation import OTHER, DecodingTime
-from simulator.trace import trace_file
 
 if TYPE_CHECKING:
-    from calibration.decoding import Drafter, PhaseClock
+    from calibration.decoding import Drafter, PhaseClock, Phases
+    from calibration.decoding.phases import Phase
     from calibration.pairs import Pair
     from calibration.prompts import Prompt
+    from calibration.tracing import PromptTrace
 
 # Seconds of timed passes for each second of real runs.
 SHARE = 1.0
@@ -87,9 +91,8 @@ class Bench:
             if drafter.name not in traced:
                 traces = [trace_prompt(pair.target, drafter, ids, max_new_tokens, eos_ids=pair.eos_ids) for ids in self.ids]
                 self.texts = [trace.tokens for trace in traces]
-                laws = [trace_file([trace], [prompt], {}).trace for trace, prompt in zip(traces, prompts, strict=True)]
                 traced[drafter.name] = tuple(
-                    TracedPrompt(len(ids), max_new_tokens, law) for ids, law in zip(self.ids, laws, strict=True)
+                    TracedPrompt(len(ids), max_new_tokens, _law(trace)) for ids, trace in zip(self.ids, traces, strict=True)
                 )
                 progress()
             known = traced[drafter.name]
@@ -160,13 +163,13 @@ class Bench:
         if way.drafter is not None:
             run.rounds += sum(map(len, rounds))
             # In a batch rounding differs, and can turn a near tie: a text that came out otherwise had other rounds.
-            same = [not ok and batched or real == said for ok, real, said in zip(equal, rounds, replayed.rounds, strict=True)]
+            same = [(not ok and batched) or real == said for ok, real, said in zip(equal, rounds, replayed.rounds, strict=True)]
             run.rounds_equal &= all(same) and (batched or all(equal))
         else:
             run.rounds += run.tokens
 
     def _generate(
-        self, way: Way, batched: bool, job: list[int], clock: PhaseClock
+        self, way: Way, batched: bool, job: list[int], clock: Phases
     ) -> tuple[list[tuple[int, ...]], list[tuple[tuple[int, int], ...]], int]:
         """(tokens, rounds of (proposed, accepted), forward passes of the target)."""
         from calibration import decoding
@@ -186,9 +189,7 @@ class Bench:
         one = (
             decoding.plain_generate(target, ids[0], count, eos_ids=self.pair.eos_ids, phases=clock)
             if way.drafter is None
-            else decoding.speculative_generate(
-                target, way.drafter, ids[0], count, gamma, eos_ids=self.pair.eos_ids, phases=clock
-            )
+            else decoding.speculative_generate(target, way.drafter, ids[0], count, gamma, eos_ids=self.pair.eos_ids, phases=clock)
         )
         return [one.tokens], [tuple((each.proposed, each.accepted) for each in one.rounds)], one.target_forwards
 
@@ -290,6 +291,11 @@ def _decoding(pair: Pair, drafter: Drafter, gamma: int) -> Decoding:
     return Decoding(gamma, drafting, TARGET if drafter.model.module is pair.target.module else drafter.name)
 
 
+def _law(trace: PromptTrace) -> TraceAcceptance:
+    proposed = None if trace.proposed is None else np.array(trace.proposed)
+    return TraceAcceptance(np.array(trace.acceptance, dtype=float), np.array([len(trace.tokens)]), proposed)
+
+
 def _mean_rate(prompts: Sequence[TracedPrompt]) -> float:
     """α: the mean over positions of the probability that a first draft there is accepted, 0 where there is none."""
     rates = [float(rate) for prompt in prompts for rate in _first_drafts(prompt)]
@@ -315,7 +321,7 @@ class _Interleaved:
         self.clock, self.between = clock, between
         self.paused_s, self._since_s = 0.0, time.thread_time()
 
-    def __call__(self, phase: str, tokens: int) -> AbstractContextManager[None]:
+    def __call__(self, phase: Phase, tokens: int) -> AbstractContextManager[None]:
         if phase != "sampling":
             begin = time.thread_time()
             self.between(begin - self._since_s)

