@@ -27,20 +27,9 @@ from simulator.reports.files import replace_files, to_json, write_text
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 SIGNS: dict[Sign, str] = {"win": "win", "lose": "loss", "close": "too close"}
-_TOTALS = ("pair", "prompts", "batch", "τ", "measured", "predicted", "error", "plain's error", "independent α")
-_SPEEDUPS = (
-    "pair",
-    "prompts",
-    "batch",
-    "R",
-    "predicted R",
-    "speedup",
-    "predicted",
-    "error",
-    "textbook",
-    "sign",
-    "predicted sign",
-)
+_LABELS = ("draft, γ", "prompts", "batch")
+_TOTALS = (*_LABELS, "τ", "measured", "predicted", "error", "plain", "independent α")
+_SPEEDUPS = (*_LABELS, "R", "R, predicted", "speedup", "predicted", "error", "textbook", "sign", "predicted sign")
 
 
 def local_sentences(found: LocalValidation) -> list[str]:
@@ -105,11 +94,8 @@ def local_tables(found: LocalValidation) -> Iterator[Table]:
         yield f"{target}: R, and speedup over plain decoding", _SPEEDUPS, _rows(cases, _speedup)
         names = [name for name in (*TERMS, OTHER) if any(name in case.speculative.measured.terms for case in cases)]
         rows = [(*_labels(case), *(_term(case.speculative, name) for name in names)) for case in cases]
-        yield (
-            f"{target}: terms of speculative decoding, measured (predicted less measured), % of the total",
-            (*_LABELS, *names),
-            rows,
-        )
+        title = f"{target}: terms of speculative decoding, measured (predicted less measured), % of the total"
+        yield title, (*_LABELS, *names), rows
 
 
 def _rows(cases: Sequence[LocalCase], row: Callable[[LocalCase], tuple[str, ...]]) -> list[tuple[str, ...]]:
