@@ -13,7 +13,7 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -348,18 +348,23 @@ def validate(
     ] = None,
     minutes: Annotated[float | None, typer.Option(min=0, help="local: measure about this long, but at least two blocks.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=4, max=4096, help="local: output tokens per prompt.")] = None,
+    prompts_per_kind: Annotated[
+        int | None, typer.Option(min=1, max=12, help="local: prompts of each kind of text, which also make up the batch.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Predicted against measured: errors by family or term, signs, noise, and what a change moved."""
     if published == local:
         raise SpecError([Problem("--published, --local", "", "exactly one must be given: it names what to compare with")])
     theirs = {"--leave-one-family-out": leave_one_family_out, "--diff": diff, "--page": page, "--refit": refit}
-    ours = {"--pairs": pairs, "--minutes": minutes, "--max-new-tokens": max_new_tokens}
+    chosen = {"minutes": minutes, "max_new_tokens": max_new_tokens, "prompts_per_kind": prompts_per_kind}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    ours = {"--pairs": pairs, **{"--" + name.replace("_", "-"): True for name in given}}
     for flag, value in (theirs if local else ours).items():
         if value:
             raise SpecError([Problem(flag, "", f"goes with --{'published' if local else 'local'} only")])
     if local:
-        _validate_locally(pairs or [], minutes, max_new_tokens, out, as_json)
+        _validate_locally(pairs or [], given, out, as_json)
     else:
         _validate_published(leave_one_family_out, out, diff, page, refit, as_json)
 
@@ -397,19 +402,12 @@ def _validate_published(
         _print_table(console, header, rows)
 
 
-def _validate_locally(
-    pairs: Sequence[str], minutes: float | None, max_new_tokens: int | None, out: Path | None, as_json: bool
-) -> None:
+def _validate_locally(pairs: Sequence[str], given: dict[str, Any], out: Path | None, as_json: bool) -> None:
     from simulator import reports
     from simulator.reports import local_validation as views
     from simulator.validate.local import LocalOrder, validate_locally
 
-    order = LocalOrder(tuple(pairs))
-    order = replace(
-        order,
-        minutes=order.minutes if minutes is None else minutes,
-        max_new_tokens=order.max_new_tokens if max_new_tokens is None else max_new_tokens,
-    )
+    order = LocalOrder(tuple(pairs), **given)
     if out is not None:
         reports.prepare_directory(out)
     with _progress(quiet=as_json, doing="running", things="steps") as progress:

@@ -19,7 +19,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -53,7 +53,7 @@ class LocalOrder:
 
     pairs: tuple[str, ...] = ()
     minutes: float = 10.0
-    max_new_tokens: int = 32
+    max_new_tokens: int = 24
     prompts_per_kind: int = 4
     kinds: tuple[str, ...] = KINDS
     batches: bool = True
@@ -79,6 +79,7 @@ def read_pairs(texts: Sequence[str]) -> dict[str, list[tuple[str, int]]]:
 
 def validate_locally(order: LocalOrder, progress: Progress = lambda *_: None) -> LocalValidation:
     """Traces, times, predicts, runs and compares. Raises SpecError for whatever a user can get wrong."""
+    asked = read_pairs(order.pairs or tuple(STANDARD))
     try:
         from calibration.decoding import DecodingError
         from calibration.device import Device, one_thread
@@ -92,7 +93,7 @@ def validate_locally(order: LocalOrder, progress: Progress = lambda *_: None) ->
     begin_s = time.perf_counter()
     try:
         with one_thread():
-            benches, skipped = _benches(order, progress)
+            benches, skipped = _benches(order, asked, progress)
             blocks = _measure(order, benches, begin_s, progress)
             processor = Device("cpu").facts.name
     except (DecodingError, ModelFileError, PairError) as error:
@@ -117,12 +118,14 @@ class _Bench:
     runs: dict[tuple[int, bool], list[Run]] = field(default_factory=dict)
 
 
-def _benches(order: LocalOrder, progress: Progress) -> tuple[list[_Bench], list[str]]:
+def _benches(
+    order: LocalOrder, asked: Mapping[str, Sequence[tuple[str, int]]], progress: Progress
+) -> tuple[list[_Bench], list[str]]:
     from calibration.model_files import ModelFileError
 
     found: list[_Bench] = []
     skipped: list[str] = []
-    for target, drafts in read_pairs(order.pairs or tuple(STANDARD)).items():
+    for target, drafts in asked.items():
         try:
             found += _benches_of(order, target, drafts, progress)
         except ModelFileError as error:
