@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-TARGET = "target"
+# No drafter can be called this: names of drafters have no spaces unless they are paths.
+TARGET = "the target"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_a_draft_with_its_own_cache_catches_up_exactly_after_full_acceptance(gam
         found = replayed([traced(seed, rate=0.8)], gamma, "own_cache")
         (rounds,) = found.rounds
         drafted = [proposed for proposed, _ in rounds if proposed]
-        again = sum(accepted == proposed for (proposed, accepted), (next_proposed, _) in zip(rounds, rounds[1:]) if next_proposed)
+        again = sum(accepted == proposed for (proposed, accepted), (next_proposed, _) in pairwise(rounds) if next_proposed)
         assert found.terms.get("catch-up", 0) == again
         assert found.terms["draft prefill"] == 1
         assert found.terms.get("draft", 0) == sum(drafted) - again - 1

@@ -116,7 +116,7 @@ def test_pairs_are_read_and_standard_ones_known():
     assert read_pairs(["byte_pair+self@3", "byte_pair+self@3"]) == {"byte_pair": [("self", 3)]}
 
 
-@pytest.mark.parametrize("text", ["byte", "byte_pair+ngram", "byte_pair+ngram@0", "+self@3", "byte_pair@4"])
+@pytest.mark.parametrize("text", ["byte", "byte_pair+ngram", "byte_pair+ngram@0", "byte_pair+ngram@65", "+self@3", "byte_pair@4"])
 def test_a_wrong_pair_is_refused_with_an_example(text):
     with pytest.raises(SpecError, match="TARGET"):
         read_pairs([text])

@@ -42,7 +42,8 @@ def local_sentences(found: LocalValidation) -> list[str]:
     first = {
         "holds": "Prediction equals measurement within the bars",
         "fails": "Prediction and measurement differ by more than the bars allow",
-        "too busy to judge": "The machine is too busy to judge all cases; what could be judged is within the bars",
+        "too busy to judge": "The machine is too busy to judge"
+        + (" all cases; what can be judged is within the bars" if any(case.judged for case in cases) else ""),
     }[found.verdict]
     sentences = [
         f"{first}: totals of {len(cases)} cases err by {_percent(found.mean_error)} on average (bar {_percent(MEAN_BAR)}).",

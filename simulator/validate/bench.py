@@ -80,7 +80,7 @@ class Bench:
         progress: Callable[[], None] = lambda: None,
     ):
         from calibration.pass_timing import PassTimer
-        from calibration.tracing import trace_prompt
+        from calibration.tracing import DEPTH, trace_prompt
 
         self.pair, self.max_new_tokens = pair, max_new_tokens
         self.ids = [pair.encode(prompt.text) for prompt in prompts]
@@ -89,7 +89,10 @@ class Bench:
         traced: dict[str, tuple[TracedPrompt, ...]] = {}
         for drafter, gamma in drafts:
             if drafter.name not in traced:
-                traces = [trace_prompt(pair.target, drafter, ids, max_new_tokens, eos_ids=pair.eos_ids) for ids in self.ids]
+                depth = max(DEPTH, *(each for other, each in drafts if other.name == drafter.name))
+                traces = [
+                    trace_prompt(pair.target, drafter, ids, max_new_tokens, eos_ids=pair.eos_ids, depth=depth) for ids in self.ids
+                ]
                 self.texts = [trace.tokens for trace in traces]
                 traced[drafter.name] = tuple(
                     TracedPrompt(len(ids), max_new_tokens, _law(trace)) for ids, trace in zip(self.ids, traces, strict=True)

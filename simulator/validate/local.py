@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 COPY_KINDS = ("copy", "edit")
 KINDS = ("copy-heavy", "ordinary")
 LEAST_BLOCKS = 2
+MOST_DRAFTED = 64
 _EXTRA = ("torch", "transformers", "safetensors", "tokenizers", "filelock")
 # By target: drafts and γ. Prompt lookup drafts long, where a pass over many rows costs a CPU hardly more than over three.
 STANDARD = {
@@ -68,8 +69,8 @@ def read_pairs(texts: Sequence[str]) -> dict[str, list[tuple[str, int]]]:
     found: dict[str, list[tuple[str, int]]] = {}
     for text in texts:
         whole = re.fullmatch(r"(?P<target>.+)\+(?P<draft>[^+]+)@(?P<gamma>[1-9]\d?)", text)
-        if whole is None and text not in STANDARD:
-            must = f"must be TARGET+DRAFT@γ, such as byte_pair+ngram@8, or one of {', '.join(STANDARD)}"
+        if (whole is None and text not in STANDARD) or (whole is not None and int(whole["gamma"]) > MOST_DRAFTED):
+            must = f"must be TARGET+DRAFT@γ with γ up to {MOST_DRAFTED}, such as byte_pair+ngram@8, or {' or '.join(STANDARD)}"
             raise SpecError([Problem("--pairs", "", must, text)])
         asked = STANDARD[text] if whole is None else ((whole["draft"], int(whole["gamma"])),)
         known = found.setdefault(text if whole is None else whole["target"], [])
@@ -154,6 +155,9 @@ def _benches_of(order: LocalOrder, target: str, drafts: Sequence[tuple[str, int]
         chosen = _prompts(pair, kind, order)
         ways = [(drafters[draft], gamma) for draft, gamma in drafts]
         bench = Bench(pair, ways, chosen, order.max_new_tokens, order.batches, traced)
+        if not any(len(text) > 1 for text in bench.texts):
+            must = f"must let {target} emit more than one token after some of its {kind} prompts"
+            raise SpecError([Problem("--max-new-tokens", "", must, str(order.max_new_tokens))])
         yield _Bench(target, kind, tuple(draft for draft, _ in drafts), bench)
 
 
