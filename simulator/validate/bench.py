@@ -20,6 +20,7 @@ from calibration.decoding_pass import TARGET, DecodingPass, PassTable, Sample
 from simulator.acceptance import TraceAcceptance
 from simulator.questions.decoding_replay import Decoding, Drafting, Replay, TracedPrompt, UnitTimes, replay
 from simulator.questions.local_validation import OTHER, DecodingTime
+from simulator.validate.pass_plan import PassPlan
 
 if TYPE_CHECKING:
     from calibration.decoding import Drafter, PhaseClock, Phases
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 # Seconds of timed passes for each second of real runs.
 SHARE = 1.0
-# Contexts further apart than this get a measured context at each end, nearer ones a single one between them.
-NEAR_TOKENS = 48
 PHASE_TERMS = {
     "prefill": "prefill", "decode": "decode", "draft_prefill": "draft prefill", "catch_up": "catch-up", "draft": "draft",
     "verify": "verify", "sampling": "sampling",
@@ -68,10 +67,16 @@ class Run:
 
 
 class Bench:
-    """Traces at construction. `run` decodes for real; `table` is filled along the way."""
+    """Traces at construction. `run` decodes for real; `table` is filled along the way.
+
+    name, kind: what target and prompts are called. ways: plain decoding first, then each drafter at its γ. runs: by way and
+    whether in a batch, one a block.
+    """
 
     def __init__(
         self,
+        name: str,
+        kind: str,
         pair: Pair,
         drafts: Sequence[tuple[Drafter, int]],
         prompts: Sequence[Prompt],
@@ -82,7 +87,7 @@ class Bench:
         from calibration.pass_timing import PassTimer
         from calibration.tracing import DEPTH, trace_prompt
 
-        self.pair, self.max_new_tokens = pair, max_new_tokens
+        self.name, self.kind, self.pair, self.max_new_tokens = name, kind, pair, max_new_tokens
         self.ids = [pair.encode(prompt.text) for prompt in prompts]
         self.texts: list[tuple[int, ...]] = []
         self.ways: list[Way] = []
@@ -105,8 +110,9 @@ class Bench:
         self.table = PassTable()
         self.batches = (False, True) if batches else (False,)
         self.replays = {(way.decoding, batched): self._replays(way, batched) for way in self.ways for batched in self.batches}
-        self.plan = _Plan([each for replays in self.replays.values() for each in replays], self._formula_passes())
+        self.plan = PassPlan([each for replays in self.replays.values() for each in replays], self._formula_passes())
         self.block = 0
+        self.runs: dict[tuple[int, bool], list[Run]] = {}
 
     def _replays(self, way: Way, batched: bool, times: PassTable | UnitTimes | None = None) -> list[Replay]:
         groups = [way.prompts] if batched else [(prompt,) for prompt in way.prompts]
@@ -140,13 +146,14 @@ class Bench:
 
     # ------------------------------------------------------------------------------------------------------ measurement
 
-    def run(self, way: Way, batched: bool) -> Run:
-        """Decodes every prompt for real and holds rounds and texts against the replay."""
-        run, replays = Run(), self.replays[way.decoding, batched]
+    def run(self, number: int, batched: bool) -> None:
+        """Decodes every prompt for real, the way of this number, and holds rounds and texts against the replay."""
+        way, run = self.ways[number], Run()
+        replays = self.replays[way.decoding, batched]
         jobs = [list(range(len(self.ids)))] if batched else [[index] for index in range(len(self.ids))]
         for job, replayed in zip(jobs, replays, strict=True):
             self._decode(way, batched, job, replayed, run)
-        return run
+        self.runs.setdefault((number, batched), []).append(run)
 
     def _decode(self, way: Way, batched: bool, job: list[int], replayed: Replay, run: Run) -> None:
         clock = _interleaved_clock(self._time_some)
@@ -224,64 +231,6 @@ class Bench:
                 self.table.add(asked, Sample(context, self.block, taken))
                 self.plan.done(asked, context, taken.seconds)
         self.block += 1
-
-
-class _Plan:
-    """Which passes to time at which contexts, how often each is used, and what has been timed."""
-
-    def __init__(self, replays: Sequence[Replay], extra: Sequence[DecodingPass]):
-        used: Counter[tuple[DecodingPass, int]] = Counter()
-        for each in replays:
-            used.update(each.passes)
-        self._ends: dict[tuple[str, int, bool], tuple[int, int]] = {}
-        for asked, context in used:
-            if not asked.prompt and asked.last:
-                low, high = self._ends.get(_cache_of(asked), (context, context))
-                self._ends[_cache_of(asked)] = min(low, context), max(high, context)
-        self.counts: dict[tuple[DecodingPass, int], float] = {}
-        for (asked, context), count in used.items():
-            for at, share in self._shares(asked, context):
-                self.counts[asked, at] = self.counts.get((asked, at), 0.0) + count * share
-        for asked in extra:
-            for at, _ in self._shares(asked, self.middle(asked)):
-                self.counts.setdefault((asked, at), 1.0)
-        self._seconds: dict[tuple[DecodingPass, int], float] = {}
-        self._samples: Counter[tuple[DecodingPass, int]] = Counter()
-        self.owed_s = 0.0
-
-    def middle(self, asked: DecodingPass) -> int:
-        if asked.prompt or not asked.last:
-            return 0
-        low, high = self._ends.get(_cache_of(asked), (1, 1))
-        return (low + high) // 2
-
-    def _shares(self, asked: DecodingPass, context: int) -> list[tuple[int, float]]:
-        """Contexts at which a pass is measured, and how much each weighs at this context."""
-        if asked.prompt or not asked.last:
-            return [(0, 1.0)]
-        low, high = self._ends[_cache_of(asked)]
-        if high - low <= NEAR_TOKENS:
-            return [((low + high) // 2, 1.0)]
-        share = (context - low) / (high - low)
-        return [(low, 1 - share), (high, share)]
-
-    def next(self) -> tuple[DecodingPass, int]:
-        """The sample that takes most variance off a prediction per second, spread being in proportion to time."""
-        return max(self.counts, key=self._gain)
-
-    def _gain(self, key: tuple[DecodingPass, int]) -> float:
-        samples = self._samples[key]
-        if not samples:
-            return float("inf")
-        return self.counts[key] ** 2 * self._seconds[key] / (samples * (samples + 1))
-
-    def done(self, asked: DecodingPass, context: int, seconds: float) -> None:
-        self._samples[asked, context] += 1
-        self._seconds[asked, context] = seconds
-
-
-def _cache_of(asked: DecodingPass) -> tuple[str, int, bool]:
-    return asked.model, asked.sequences, asked.masked
 
 
 def _decoding(pair: Pair, drafter: Drafter, gamma: int) -> Decoding:

@@ -20,15 +20,14 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from calibration.decoding_pass import TARGET, DecodingPass
-from simulator.questions.local_validation import Compared, DecodingTime, LocalCase, LocalValidation, Machine, noise_floors
+from simulator.questions.local_validation import LocalValidation, Machine
 from simulator.spec import Problem, SpecError
-from simulator.theory import mean_acceptance_length, textbook_speedup
-from simulator.validate.bench import Bench, Run, Way
+from simulator.validate.bench import Bench
+from simulator.validate.comparison import compare, with_floors
 
 if TYPE_CHECKING:
     from calibration.pairs import Pair
@@ -105,26 +104,15 @@ def validate_locally(order: LocalOrder, progress: Progress = lambda *_: None) ->
     minutes = (time.perf_counter() - begin_s) / 60
     cores, version = os.cpu_count() or 1, metadata.version("torch")
     machine = Machine(processor, cores, _load_average(), factor, version, blocks, minutes)
-    return LocalValidation(machine, tuple(_with_floors(cases)), tuple(skipped))
-
-
-@dataclass(frozen=True)
-class _Bench:
-    """A bench with its names and its runs by way and batch, one a block."""
-
-    target: str
-    kind: str
-    drafts: tuple[str, ...]
-    bench: Bench
-    runs: dict[tuple[int, bool], list[Run]] = field(default_factory=dict)
+    return LocalValidation(machine, tuple(with_floors(cases)), tuple(skipped))
 
 
 def _benches(
     order: LocalOrder, asked: Mapping[str, Sequence[tuple[str, int]]], progress: Progress
-) -> tuple[list[_Bench], list[str]]:
+) -> tuple[list[Bench], list[str]]:
     from calibration.model_files import ModelFileError
 
-    found: list[_Bench] = []
+    found: list[Bench] = []
     skipped: list[str] = []
     for target, drafts in asked.items():
         try:
@@ -138,7 +126,7 @@ def _benches(
     return found, skipped
 
 
-def _benches_of(order: LocalOrder, target: str, drafts: Sequence[tuple[str, int]], progress: Progress) -> Iterator[_Bench]:
+def _benches_of(order: LocalOrder, target: str, drafts: Sequence[tuple[str, int]], progress: Progress) -> Iterator[Bench]:
     from calibration.pairs import load_pair, with_draft
 
     pair = load_pair(target, drafts[0][0])
@@ -154,11 +142,11 @@ def _benches_of(order: LocalOrder, target: str, drafts: Sequence[tuple[str, int]
 
         chosen = _prompts(pair, kind, order)
         ways = [(drafters[draft], gamma) for draft, gamma in drafts]
-        bench = Bench(pair, ways, chosen, order.max_new_tokens, order.batches, traced)
+        bench = Bench(target, kind, pair, ways, chosen, order.max_new_tokens, order.batches, traced)
         if not any(len(text) > 1 for text in bench.texts):
             must = f"must let {target} emit more than one token after some of its {kind} prompts"
             raise SpecError([Problem("--max-new-tokens", "", must, str(order.max_new_tokens))])
-        yield _Bench(target, kind, tuple(draft for draft, _ in drafts), bench)
+        yield bench
 
 
 def _prompts(pair: Pair, kind: str, order: LocalOrder) -> list[Prompt]:
@@ -186,89 +174,19 @@ def _load_average() -> float:
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
 
 
-def _measure(order: LocalOrder, benches: Sequence[_Bench], begin_s: float, progress: Progress) -> int:
+def _measure(order: LocalOrder, benches: Sequence[Bench], begin_s: float, progress: Progress) -> int:
     """Block after block: every way of every bench, alone and in a batch, in turning order. Returns the number of blocks."""
-    jobs = [(each, way, batched) for each in benches for batched in each.bench.batches for way in range(len(each.bench.ways))]
+    jobs = [(each, way, batched) for each in benches for batched in each.batches for way in range(len(each.ways))]
     for each in benches:
-        each.bench.warm_up()
+        each.warm_up()
     block, block_s = 0, 0.0
     while block < LEAST_BLOCKS or time.perf_counter() - begin_s + block_s < 60 * order.minutes:
         since_s = time.perf_counter()
         for done, (each, way, batched) in enumerate(jobs if block % 2 == 0 else reversed(jobs)):
             progress(f"block {block + 1}", done, len(jobs))
-            each.runs.setdefault((way, batched), []).append(each.bench.run(each.bench.ways[way], batched))
+            each.run(way, batched)
         for each in benches:
-            each.bench.finish_block()
+            each.finish_block()
         progress(f"block {block + 1}", len(jobs), len(jobs))
         block, block_s = block + 1, time.perf_counter() - since_s
     return block
-
-
-# ------------------------------------------------------------------------------------------------------------ comparison
-
-
-def compare(each: _Bench) -> Iterator[LocalCase]:
-    """Every drafter, alone and in a batch, beside plain decoding."""
-    bench = each.bench
-    of_blocks = [bench.table.of_blocks([block]) for block in range(bench.block)]
-    for batched in bench.batches:
-        plain = _compared(bench, bench.ways[0], batched, each.runs[0, batched])
-        for number, draft in enumerate(each.drafts, start=1):
-            way, runs = bench.ways[number], each.runs[number, batched]
-            speculative = _compared(bench, way, batched, runs)
-            errors = [
-                tuple(
-                    bench.predicted(bench.ways[index], batched, table).total_s / each.runs[index, batched][block].time.total_s - 1
-                    for index in (0, number)
-                )
-                for block, table in enumerate(of_blocks)
-            ]
-            independent_s, textbook = _independent(bench, way, batched, plain.predicted, runs[0].tokens)
-            yield LocalCase(
-                target=each.target,
-                draft=draft,
-                gamma=way.decoding.gamma,
-                batch=len(bench.ids) if batched else 1,
-                kind=each.kind,
-                mean_acceptance_length=runs[0].tokens / max(runs[0].rounds, 1),
-                plain=plain,
-                speculative=speculative,
-                acceptance_rate=way.acceptance_rate,
-                independent_s=independent_s,
-                textbook_speedup=textbook,
-                rounds_equal=all(run.rounds_equal for run in runs),
-                texts=(sum(run.texts_equal for run in runs), len(runs) * len(bench.ids)),
-                block_errors=tuple((plain_error, own) for plain_error, own in errors),
-            )
-
-
-def _compared(bench: Bench, way: Way, batched: bool, runs: Sequence[Run]) -> Compared:
-    terms: dict[str, float] = {}
-    for run in runs:
-        for name, seconds in run.terms.items():
-            terms[name] = terms.get(name, 0.0) + seconds / len(runs)
-    return Compared(bench.predicted(way, batched, bench.table), DecodingTime(terms, runs[0].steps))
-
-
-def _independent(bench: Bench, way: Way, batched: bool, plain: DecodingTime, tokens: int) -> tuple[float, float]:
-    """(total seconds, speedup with free verification) by τ = (1 - α^(γ+1)) / (1 - α): every round drafts γ and verifies γ + 1."""
-    decoding, together = way.decoding, len(bench.ids) if batched else 1
-    tau = mean_acceptance_length(way.acceptance_rate, decoding.gamma)
-    if decoding.drafting == "search":
-        draft_s = together * bench.pass_s(DecodingPass(decoding.drafter, 1, False, decoding.gamma, 0))
-        drafts_s, cost_coefficient = draft_s, draft_s / plain.step_s / decoding.gamma
-    else:
-        draft_s = bench.pass_s(DecodingPass(decoding.drafter, together, batched, 1, 1))
-        drafts_s, cost_coefficient = decoding.gamma * draft_s, draft_s / plain.step_s
-    width = decoding.gamma + 1
-    verify_s = bench.pass_s(DecodingPass(TARGET, together, batched, width, width))
-    total_s = plain.terms["prefill"] + tokens / together / tau * (drafts_s + verify_s)
-    return total_s, textbook_speedup(tau, decoding.gamma, cost_coefficient)
-
-
-def _with_floors(cases: Sequence[LocalCase]) -> Iterator[LocalCase]:
-    """The noise floor of each target's cases."""
-    for target in dict.fromkeys(case.target for case in cases):
-        own = [case for case in cases if case.target == target]
-        total, speedup = noise_floors(own)
-        yield from (replace(case, total_floor=total, speedup_floor=speedup) for case in own)
