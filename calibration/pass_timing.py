@@ -21,9 +21,6 @@ from calibration.decoding.sampling import GREEDY, choose
 from calibration.decoding.speculation import accept
 from calibration.decoding_pass import TARGET, DecodingPass, PassTime
 
-# Below this a pass may find its weights in a cache, as it does in a loop: an untimed pass goes before it.
-WARMED_BELOW_S = 0.02
-
 
 class PassTimer:
     """Times passes of one target and its drafters.
@@ -52,19 +49,13 @@ class PassTimer:
         self._tokens = [token for prompt, output in self.texts for token in (*prompt, *output)]
         self._alone: dict[tuple[str, int], KeyValueCache] = {}
         self._ragged: dict[tuple[str, int, int], RaggedCache] = {}
-        self._last_s: dict[DecodingPass, float] = {}
         self._place = 0
 
     def time(self, asked: DecodingPass, context: int) -> PassTime:
         """One sample behind `context` cached tokens, which count as 0 for a pass over a prompt."""
         if asked.model in self.lookups:
             return self._lookup(self.lookups[asked.model], asked.rows)
-        take = self._masked if asked.masked else self._single
-        if self._last_s.get(asked, 0.0) < WARMED_BELOW_S:
-            take(asked, context)
-        taken = take(asked, context)
-        self._last_s[asked] = taken.seconds
-        return taken
+        return self._masked(asked, context) if asked.masked else self._single(asked, context)
 
     def _single(self, asked: DecodingPass, context: int) -> PassTime:
         model = self.models[asked.model]

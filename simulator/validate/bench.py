@@ -2,7 +2,8 @@
 
 Real runs and timed passes are interleaved pass by pass: before a pass of a real run, the clock of the run stands still while
 single passes are timed, as long as these have had less than their share of the time. What slows the machine down for a while
-thus slows both.
+thus slows both, and what comes before a timed pass, and leaves the caches of the processor in its state, is what comes before a
+real one: some other pass.
 """
 
 from __future__ import annotations
