@@ -14,7 +14,8 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -213,6 +214,17 @@ class Device:
     def _per_call(self, calls: int, taken: Sequence[tuple[float, float]]) -> Samples:
         seconds, wall = ([_rounded(item[part] / calls) for item in taken] for part in (0, 1))
         return Samples(calls, tuple(seconds), () if self.clock == "wall" else tuple(wall))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch computes on this thread alone: others are not on its clock, and on a busy machine they wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def best_kind() -> str:

@@ -12,7 +12,7 @@ import re
 import socket
 import urllib.parse
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,13 @@ def load_pair(target: str, draft: str, dtype: str = "fp32", device: str = "cpu")
         target_fingerprint=fingerprint(source),
         draft_fingerprint=draft_fingerprint,
     )
+
+
+def with_draft(pair: Pair, draft: str, dtype: str = "fp32", device: str = "cpu") -> Pair:
+    """The same target with another drafter. Raises PairError or ModelFileError."""
+    assert isinstance(pair.target, HuggingFaceModel)
+    drafter, draft_fingerprint = _drafter(draft, pair.target, pair.tokenizer, dtype, device)
+    return replace(pair, drafter=drafter, draft_fingerprint=draft_fingerprint)
 
 
 def _drafter(draft: str, target: HuggingFaceModel, tokenizer: Any, dtype: str, device: str) -> tuple[Drafter, str]:

@@ -406,22 +406,51 @@ def export(
 @app.command()
 def validate(
     published: Annotated[bool, typer.Option("--published", help="Against the shipped table of published runs.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Against real decoding on this machine (extra: calibrate).")] = False,
     leave_one_family_out: Annotated[
         bool, typer.Option("--leave-one-family-out", help="With constants refitted without each run's family (minutes).")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="CSV file for the predictions, as predict --table writes them.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="published: CSV for the predictions, as of predict --table. local: folder for page and figure."),
+    ] = None,
     diff: Annotated[Path | None, typer.Option(help="An older such file: which runs moved, and whether for the better.")] = None,
     page: Annotated[Path | None, typer.Option(help="Markdown page whose computed part is written anew (minutes).")] = None,
     refit: Annotated[bool, typer.Option("--refit", help="Fit the constants anew and write them over the shipped ones.")] = False,
+    pairs: Annotated[
+        list[str] | None,
+        typer.Option(help="local: TARGET+DRAFT@γ, or byte_pair or smollm2 for its standard drafts; may be repeated."),
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(min=0, help="local: measure about this long, but at least two blocks.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=4, max=4096, help="local: output tokens per prompt.")] = None,
+    prompts_per_kind: Annotated[
+        int | None, typer.Option(min=1, max=12, help="local: prompts of each kind of text, which also make up the batch.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predicted against measured: errors by family, signs, intervals, and what a change moved."""
-    from simulator import validate as validation
+    """Predicted against measured: errors by family or term, signs, noise, and what a change moved."""
+    if published == local:
+        raise SpecError([Problem("--published, --local", "", "exactly one must be given: it names what to compare with")])
+    theirs = {"--leave-one-family-out": leave_one_family_out, "--diff": diff, "--page": page, "--refit": refit}
+    chosen = {"minutes": minutes, "max_new_tokens": max_new_tokens, "prompts_per_kind": prompts_per_kind}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    ours = {"--pairs": pairs, **{"--" + name.replace("_", "-"): True for name in given}}
+    for flag, value in (theirs if local else ours).items():
+        if value:
+            raise SpecError([Problem(flag, "", f"goes with --{'published' if local else 'local'} only")])
+    if local:
+        _validate_locally(pairs or [], given, out, as_json)
+    else:
+        _validate_published(leave_one_family_out, out, diff, page, refit, as_json)
+
+
+def _validate_published(
+    leave_one_family_out: bool, out: Path | None, diff: Path | None, page: Path | None, refit: bool, as_json: bool
+) -> None:
     from simulator.questions import accuracy
     from simulator.reports import accuracy as tables
+    from simulator.validate import published as validation
 
-    if not published:
-        raise SpecError([Problem("--published", "", "must be given: it names what to compare with")])
     if refit:
         changed = validation.refit()
         err.print("\n".join([*changed, f"{len(changed)} constants changed"]))
@@ -446,6 +475,38 @@ def validate(
     for title, header, rows in parts:
         console.print(Text(title, style="bold"))
         _print_table(console, header, rows)
+
+
+def _validate_locally(pairs: Sequence[str], given: dict[str, Any], out: Path | None, as_json: bool) -> None:
+    from simulator import reports
+    from simulator.reports import local_validation as views
+    from simulator.validate.local import LocalOrder, validate_locally
+
+    order = LocalOrder(tuple(pairs), **given)
+    if out is not None:
+        reports.prepare_directory(out)
+    with _progress(quiet=as_json, doing="running", things="steps") as progress:
+        found = validate_locally(order, progress)
+    if out is not None:
+        views.write_local_validation(found, out)
+    if as_json:
+        _print_json(views.local_summary(found))
+    else:
+        console = _console()
+        first, *rest = views.local_sentences(found)
+        style = {"holds": "bold green", "fails": "bold red"}.get(found.verdict, "bold yellow")
+        _print_sentence(console, first, style)
+        for sentence in rest:
+            _print_sentence(console, sentence, indent="  ")
+        console.print()
+        for title, header, rows in views.local_tables(found):
+            console.print(Text(title, style="bold"))
+            _print_table(console, header, rows)
+        _print_notes(console, [], views.local_notes(found))
+        if out is not None:
+            console.print(f"Page, numbers and figure: {out}")
+    if found.verdict == "fails":
+        raise typer.Exit(1)
 
 
 def _table_json(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, Any]:
