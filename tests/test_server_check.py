@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -142,3 +143,18 @@ def test_from_two_files_to_a_verdict_in_one_command(tmp_path: Path, capsys: pyte
     document = json.loads(capsys.readouterr().out)
     assert document["verdict"].startswith("the model agrees")
     assert document["recipe"]["engine"] == "vllm"
+
+
+def test_the_commands_of_the_readme_lead_from_two_files_to_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    readme = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+    (block,) = (part for part in re.findall(r"```sh\n(.*?)```", readme, re.S) if "specsim import" in part)
+    monkeypatch.chdir(tmp_path)
+    for name, with_speculation in (("plain", False), ("speculative", True)):
+        Path(f"{name}.json").write_text(json.dumps(Server().bench(with_speculation, model_id="meta-llama/Llama-3.1-8B-Instruct")))
+    for line in block.replace("\\\n", " ").strip().splitlines():
+        words = line.partition(" #")[0].split()
+        assert words[0] == ".venv/bin/specsim"
+        assert main(words[1:]) == 0, capsys.readouterr().err
+    assert "--speculative-config" in capsys.readouterr().out
