@@ -98,7 +98,7 @@ def replay(prompts: Sequence[TracedPrompt], decoding: Decoding, times: PassTimes
         max_num_seqs=len(prompts), max_num_batched_tokens=_PLENTY, max_model_len=_PLENTY, total_blocks=_PLENTY
     )  # fmt: skip
     requests = [Request(index, 0.0, prompt.prompt_tokens, prompt.output_tokens) for index, prompt in enumerate(prompts)]
-    # Pricer and paths keep state from step to step, so that rounds must come one by one.
+    # The readable engine asks, prices and accepts step by step, which the pricer follows along.
     result = serve(requests, rules, pricer, lambda request: paths[request.request_id], lambda _: decoding.gamma, readable=True)
     return _summed(result, paths, pricer)
 
