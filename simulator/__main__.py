@@ -513,6 +513,7 @@ def _table_json(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]
     return {"title": title, "rows": [dict(zip(header, row, strict=True)) for row in rows]}
 
 
+@app.command()
 def demo(
     hardware: Annotated[str, typer.Option(help="Device on which the counts are priced.")] = "h100_sxm",
     target: Annotated[str, typer.Option(help="Target model priced there.")] = "Llama-3.1-8B",

@@ -277,6 +277,7 @@ def run(folder: Path, *flags: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "simulator.calibrate", "--device", "cpu", "--out", str(folder / "cpu.yaml"), *flags],
         env=os.environ | {"PYTHONPATH": str(root)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a parent in the background would have it ignored
     )  # fmt: skip
 
 

@@ -159,6 +159,7 @@ def test_a_run_that_is_ended_leaves_nothing_half_written(small, tmp_path, number
         "import os, signal, sys\n"
         "from simulator.__main__ import main\n"
         "from simulator.reports import files\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a parent in the background would have it ignored
         f"files._write_records = lambda path, result: os.kill(os.getpid(), signal.{number})\n"
         f"sys.exit(main(['run', {str(small)!r}, '--out', {str(tmp_path / 'out')!r}]))\n"
     )

@@ -1,9 +1,9 @@
 """Ten deployments that people measured and reported (D1-D10): the sign of the effect, and R, the round in plain steps.
 
-Numbers are the reporters'; R follows from them as τ · plain / speculative rate. None of them is held out: constants of engines and layers were fitted on a
-table that holds D1 to D4, D6, D7 and D10, with the row laws of llama.cpp and MLX on D7 and D5 (docs/accuracy.md gives errors with each
-family left out). What misses is a strict xfail with its reason, so that a repair shows. Qwen3.6-27B and Qwen3.8-27B have the shape of Qwen3.5-27B, Qwen3.6-35B-A3B that of
-Qwen3.5-35B-A3B, DeepSeek-R1 that of DeepSeek-V3.
+Numbers are the reporters'; R follows from them as τ · plain / speculative rate. Only D8 and D9 are held out: constants of engines and
+layers were fitted on a table that holds D1 to D4, D6, D7 and D10, with the row laws of llama.cpp and MLX on D7 and D5
+(docs/accuracy.md gives errors with each family left out). What misses is a strict xfail with its reason, so that a repair shows.
+Qwen3.6-27B and Qwen3.8-27B have the shape of Qwen3.5-27B, Qwen3.6-35B-A3B that of Qwen3.5-35B-A3B, DeepSeek-R1 that of DeepSeek-V3.
 """
 
 from __future__ import annotations
