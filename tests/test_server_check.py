@@ -125,6 +125,9 @@ def test_one_run_alone_is_checked_by_its_times() -> None:
     answer = check_server([Server().run(False)], scenario(TEXT.replace("seed: 11", "seed: 12")))
     assert {row.part for row in answer.rows} == {"without"}
     assert all(row.inside for row in answer.rows)
+    far_client = check_server([Server().run(False, mean_ttft_ms=400.0)], answer.scenario)
+    assert not all(row.inside for row in far_client.rows)
+    assert far_client.verdict.startswith("the model agrees")
 
 
 def test_two_runs_of_a_kind_are_refused() -> None:
