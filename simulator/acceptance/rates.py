@@ -88,8 +88,11 @@ class AcceptanceCounters:
 
     @classmethod
     def from_llama_cpp(cls, n_predict: int, n_drafted: int, n_accept: int) -> AcceptanceCounters:
-        """llama.cpp counts no rounds: each emits one token of its own, so there are n_predict - n_accept of them."""
-        return cls(n_predict - n_accept, n_drafted, n_accept)
+        """llama.cpp counts no rounds: each emits one token of its own, so there are n_predict - n_accept of them, and at most as
+        many with a proposal as there are drafts."""
+        rounds = n_predict - n_accept
+        proposals = min(rounds, n_drafted)
+        return cls(proposals, n_drafted, n_accept, rounds - proposals)
 
     @property
     def mean_acceptance_length_of_proposals(self) -> float:

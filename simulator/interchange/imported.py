@@ -89,8 +89,7 @@ def acceptance_profile(run: ObservedRun, settings: Settings) -> str:
             _digits(min(rate, earlier)) for rate, earlier in zip(rates, (1.0, *rates), strict=False)
         ]
     else:
-        length = counts.mean_acceptance_length_of_proposals if counts else run.value("mean_acceptance_length")
-        law["mean_acceptance_lengths"] = {int(gamma): _digits(length)}
+        law["mean_acceptance_lengths"] = {int(gamma): _digits(run.mean_acceptance_length)}
     if counts is not None and counts.rounds_without_draft and settings.method in ("ngram", "suffix"):
         law["proposal_rate"] = _digits(counts.proposal_share)
     counted = f"; {counts.accepted_tokens} of {counts.draft_tokens} drafts accepted in {counts.drafts} rounds" if counts else ""
@@ -199,8 +198,7 @@ def acceptance_section(run: ObservedRun) -> dict[str, Any]:
     rates = run.value("acceptance_rates_per_position")
     if rates is not None:
         return {"acceptance_rates_per_position": [_digits(rate) for rate in rates]}
-    length = run.counters.mean_acceptance_length_of_proposals if run.counters else run.value("mean_acceptance_length")
-    return {"mean_acceptance_length": _digits(length)}
+    return {"mean_acceptance_length": _digits(run.mean_acceptance_length)}
 
 
 def workload_section(run: ObservedRun, trace_file: str | None = None) -> dict[str, Any]:

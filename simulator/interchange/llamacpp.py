@@ -57,11 +57,10 @@ class _Sum:
         found.raise_problems()
         how = f"summed over {self.requests} requests"
         if self.drafted:
-            rounds = self.generated - self.accepted
-            with_draft = min(rounds, self.drafted)
-            counters = AcceptanceCounters(with_draft, self.drafted, self.accepted, rounds - with_draft)
-            found.derived("mean_acceptance_length", self.generated / rounds, "generated, accepted", f"generated / rounds, {how}")
-            found.derived("draft_acceptance_rate", self.accepted / self.drafted, "accepted, drafted", how)
+            counters = AcceptanceCounters.from_llama_cpp(self.generated, self.drafted, self.accepted)
+            length, rate = counters.mean_acceptance_length, counters.draft_acceptance_rate
+            found.derived("mean_acceptance_length", length, "generated, accepted", f"generated / rounds, {how}")
+            found.derived("draft_acceptance_rate", rate, "accepted, drafted", how)
             notes.append("llama.cpp counts no rounds: those without a proposal are in τ, which is tokens per pass")
         if self.seconds:
             found.derived("tpot_mean_s", self.seconds / self.generated, "eval time", f"decode seconds / tokens, {how}")

@@ -35,12 +35,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class RequestArrays:
-    """Per request: arrival (s from the first; empty where not said), prompt and output tokens, emissions (0: not said)."""
+    """Per request: arrival (s from the first; empty where not said), prompt and output tokens."""
 
     arrival_s: tuple[float, ...]
     prompt_tokens: tuple[int, ...]
     output_tokens: tuple[int, ...]
-    emissions: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,13 @@ class ObservedRun:
     def speculative(self) -> bool:
         """Whether the file has any number about acceptance."""
         return self.counters is not None or self.value("mean_acceptance_length") is not None
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """τ over rounds with a proposal: from the counters where there are any, else as printed. Of a speculative run only."""
+        if self.counters is not None:
+            return self.counters.mean_acceptance_length_of_proposals
+        return float(self.value("mean_acceptance_length"))
 
     def with_note(self, *notes: str) -> ObservedRun:
         return replace(self, notes=(*self.notes, *(note for note in notes if note not in self.notes)))
@@ -137,7 +143,7 @@ def judged(run: ObservedRun, num_speculative_tokens: int | None = None) -> Obser
     if not run.speculative:
         return run
     gamma = _settled_gamma(run, num_speculative_tokens)
-    length = run.counters.mean_acceptance_length_of_proposals if run.counters else run.value("mean_acceptance_length")
+    length = run.mean_acceptance_length
     problems: list[Problem] = []
     notes: list[str] = []
     if gamma is not None and length > gamma + 1 + 1e-9:
@@ -191,7 +197,7 @@ def _against_counters(run: ObservedRun, gamma: int | None) -> Iterator[str]:
         yield f"the file prints a mean acceptance length of {printed:.2f} and its counters give {own:.2f}; the counters are used"
     produced = run.value("output_tokens_total")
     if produced:
-        emitted = counts.accepted_tokens + counts.drafts
+        emitted = counts.emitted_tokens
         if emitted > CONTAMINATION * produced:
             yield (f"the counters cover {emitted} emitted tokens and the run produced {produced:.0f}: other traffic is in them")
 

@@ -94,15 +94,13 @@ def _server(found: Collector, server: object) -> None:
 
 
 def _requests(values: Mapping[str, Any]) -> RequestArrays | None:
-    prompts, outputs, gaps = (values.get(key) for key in ("input_lens", "output_lens", "itls"))
+    prompts, outputs = values.get("input_lens"), values.get("output_lens")
     if not isinstance(prompts, list) or not isinstance(outputs, list) or len(prompts) != len(outputs):
         return None
     if not all(isinstance(n, int) for n in (*prompts, *outputs)):
         return None
     kept = [i for i, output in enumerate(outputs) if output > 0 and prompts[i] > 0]
-    listed = isinstance(gaps, list) and len(gaps) == len(outputs)
-    emissions = [len(gaps[i]) + 1 if listed and isinstance(gaps[i], list) else 0 for i in kept]  # type: ignore[index]
-    return RequestArrays((), tuple(prompts[i] for i in kept), tuple(outputs[i] for i in kept), tuple(emissions))
+    return RequestArrays((), tuple(prompts[i] for i in kept), tuple(outputs[i] for i in kept))
 
 
 # ----------------------------------------------------------------------------------------------------------------- log

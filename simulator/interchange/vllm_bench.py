@@ -118,12 +118,11 @@ def _requests(found: Collector, values: Mapping[str, Any]) -> RequestArrays | No
         found.problem("input_lens", "must hold whole numbers, as must output_lens")
         return None
     kept = [i for i, output in enumerate(outputs) if output > 0 and prompts[i] > 0]
-    emissions = [len(gaps[i]) + 1 if isinstance(gaps, list) and isinstance(gaps[i], list) else 0 for i in kept]
     arrivals: list[float] = []
     if isinstance(starts, list) and all(isinstance(s, (int, float)) for s in starts) and kept:
         first = min(starts[i] for i in kept)
         arrivals = [float(starts[i] - first) for i in kept]
-    return RequestArrays(tuple(arrivals), tuple(prompts[i] for i in kept), tuple(outputs[i] for i in kept), tuple(emissions))
+    return RequestArrays(tuple(arrivals), tuple(prompts[i] for i in kept), tuple(outputs[i] for i in kept))
 
 
 def _concurrency(found: Collector) -> None:

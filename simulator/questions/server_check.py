@@ -185,8 +185,7 @@ def _doubts(
 
 def _unlikely_acceptance(scenario: Scenario, run: ObservedRun, comparison: Comparison) -> Iterator[str]:
     band = band_for(scenario.deployment.method, comparison.variant.gamma)
-    counts = run.counters
-    length = counts.mean_acceptance_length_of_proposals if counts else run.value("mean_acceptance_length")
+    length = run.mean_acceptance_length
     if band is not None and length < band.low - 0.5 * (band.low - 1):
         yield (
             f"τ = {length:.2f} is far below what is measured elsewhere for {scenario.deployment.method} ({band.low:.2f} to "

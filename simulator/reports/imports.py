@@ -29,10 +29,11 @@ def import_sentence(run: ObservedRun) -> str:
     """One line: what the run is."""
     if not run.speculative:
         return f"{run.where}: {run.format}, no acceptance in it (a plain run, or a server that exports none)"
-    length = run.counters.mean_acceptance_length_of_proposals if run.counters else run.value("mean_acceptance_length")
     counted = f" over {run.counters.drafts} rounds" if run.counters else ""
     gamma = run.value("num_speculative_tokens")
-    return f"{run.where}: {run.format}, τ = {length:.3g} tokens per round{counted}" + (f" at γ = {gamma}" if gamma else "")
+    return f"{run.where}: {run.format}, τ = {run.mean_acceptance_length:.3g} tokens per round{counted}" + (
+        f" at γ = {gamma}" if gamma else ""
+    )
 
 
 def import_rows(run: ObservedRun) -> list[tuple[str, str, str, str]]:
