@@ -306,10 +306,6 @@ LAYER_KINDS = (
     "expert_bandwidth_fraction", "expert_overhead_s", "expert_row_correlation", "expert_popularity_shape",
     "grouped_routing_correlation", "state_overhead_s", "state_row_s",
 )  # fmt: skip
-OVERRIDABLE = (
-    *sorted({*_GPU, *LAYER_KINDS}), "walk_s_per_token", "memory_bytes", "memory_bandwidth_bytes_per_s", "compute_units",
-    *INTER_NODE,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
