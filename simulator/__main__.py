@@ -33,6 +33,7 @@ from rich.text import Text
 
 from simulator.calibrate.command import calibrate
 from simulator.spec import Document, Problem, Spec, SpecError, check, nearest, plain_scalar
+from simulator.whole_file import write_whole
 
 if TYPE_CHECKING:
     from simulator.draft_tree import Tree
@@ -769,10 +770,7 @@ def _print_json(document: dict[str, Any]) -> None:
 
 def _write_atomically(path: Path, text: str, flag: str = "--out") -> None:
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).replace(path)
+        write_whole(path, text)
     except OSError as error:
         raise _unwritable(path, flag, error) from None
 

@@ -21,7 +21,7 @@ from simulator.questions.accuracy import Score, Scored, as_shipped, moved, score
 from simulator.questions.engine_fit import CONSTANTS, UNFITTED, EngineFit, Fit
 from simulator.questions.published_cases import PublishedCase, by, published_cases
 from simulator.validate.published import BEGIN, END, table
-from simulator.validate.published import write_text as write
+from simulator.whole_file import write_whole as write
 
 # Median error of R of each family with the shipped constants, rounded up: loose enough for a better trade between families, tight
 # enough to show a regression.

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -24,6 +22,7 @@ import numpy.typing as npt
 
 from simulator.acceptance.traces import TraceAcceptance, faults
 from simulator.spec import Problem, SpecError, nearest
+from simulator.whole_file import whole_file
 
 SCHEMA_VERSION = 1
 SUFFIXES = (".npz", ".parquet")
@@ -66,15 +65,8 @@ def write_trace_file(path: str | Path, content: TraceFile) -> None:
     check_trace_name(path)
     arrays = _arrays_of(content)
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(_npz(arrays) if path.suffix == ".npz" else _parquet(arrays))
-            Path(name).chmod(0o644)  # temporary files are private
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with whole_file(path) as file:
+            file.write(_npz(arrays) if path.suffix == ".npz" else _parquet(arrays))
     except OSError as error:
         raise SpecError([Problem(str(path), "", f"must be a file that can be written: {error.strerror}")]) from None
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +9,7 @@ from calibration.measurement import Header, MeasurementFile
 from simulator.calibrate.report import FitReport
 from simulator.hardware import Coefficients, Hardware, HardwareProfile, Kind, Quantity, RowFactors, filled, find_hardware
 from simulator.spec import check, parse_yaml
+from simulator.whole_file import write_whole
 
 _KINDS: dict[str, Kind] = {"cpu": "cpu", "cuda": "gpu", "mps": "unified"}
 _VENDORS = ("NVIDIA", "AMD", "Intel", "Apple")
@@ -113,16 +111,7 @@ def write_profile(report: FitReport, path: Path) -> None:
     """Writes the profile; the file is there whole or not at all."""
     text = profile_text(report)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(partial, 0o644)
-        os.replace(partial, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(partial)
-        raise
+    write_whole(path, text)
 
 
 def _environment(header: Header) -> str:

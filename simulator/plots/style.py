@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import tempfile
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from simulator.plots.words import acceptance_source, provenance, short_name, source_counts, speculation_name
 from simulator.scenario import Scenario
+from simulator.whole_file import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,16 +120,8 @@ def save(figure: Figure, path: str | Path) -> None:
     """Writes a PNG; the file is there whole or not at all."""
     from matplotlib import rc_context
 
-    path = Path(path)
-    handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file, rc_context(RC):
-            figure.savefig(file, format="png", dpi=DOTS_PER_INCH)
-        os.chmod(partial, 0o644)
-        os.replace(partial, path)
-    except BaseException:
-        os.unlink(partial)
-        raise
+    with whole_file(Path(path)) as file, rc_context(RC):
+        figure.savefig(file, format="png", dpi=DOTS_PER_INCH)
 
 
 def save_all(figures: Iterable[tuple[str, Figure]], folder: Path) -> tuple[str, ...]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from simulator.questions.engine_fit import CONSTANTS, UNFITTED, EngineFit
 from simulator.questions.published_cases import FOLDER, published_cases
 from simulator.reports.accuracy import accuracy_markdown
 from simulator.spec import Problem, SpecError
+from simulator.whole_file import write_whole
 
 BEGIN = "<!-- computed by `python -m simulator validate --published --page`: do not edit by hand -->"
 END = "<!-- end of what is computed -->"
@@ -60,17 +59,8 @@ def _rewritten(path: Path, name: str, quantity: Quantity) -> list[str]:
     value, std = f"{quantity.value:.3g}", f"{quantity.doubt:.2g}"
     if value == found[2]:
         return []
-    write_text(path, text[: found.start()] + found[1] + value + found[3] + std + found[5] + text[found.end() :])
+    write_whole(path, text[: found.start()] + found[1] + value + found[3] + std + found[5] + text[found.end() :])
     return [f"{path.name}: {name} {found[2]} → {value}"]
-
-
-def write_text(path: Path, text: str) -> None:
-    """The file whole or as it was."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    Path(name).chmod(0o644)
-    Path(name).replace(path)
 
 
 def write_page(page: Path, progress: Callable[[str, int, int], None] = lambda *_: None) -> list[Scored]:
@@ -88,7 +78,7 @@ def write_page(page: Path, progress: Callable[[str, int, int], None] = lambda *_
         marks = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END) + r"\n?", re.DOTALL)
         if not marks.search(old):
             raise SpecError([Problem(str(page), "", f"must hold the mark {BEGIN}", "", "")])
-        write_text(page, marks.sub(lambda _: block, old))
+        write_whole(page, marks.sub(lambda _: block, old))
     except OSError as error:
         raise SpecError([Problem("--page", "", f"must be a file that can be written: {error.strerror}", str(page))]) from None
     return without
