@@ -322,6 +322,8 @@ def import_runs(
     from simulator.interchange.detection import read_files
     from simulator.interchange.imported import Settings
 
+    if rate_per_s is not None and workload is None:
+        raise SpecError([Problem("--rate-per-s", "", "goes with --workload: it would change nothing", f"{rate_per_s:g}")])
     found = read_files(files, format, num_speculative_tokens, draft_tokens)
     settings = Settings(
         hardware, engine, target, drafter, method, precision, tensor_parallel_size, sampler, prompts, workload, rate_per_s

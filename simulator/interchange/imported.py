@@ -20,6 +20,7 @@ from simulator.interchange.request_traces import GENERIC
 from simulator.spec import Problem, SpecError
 
 SCHEMA_VERSION = 1
+WORKLOAD_REQUESTS = 500  # of a workload that is only named: enough for an interval, seconds to simulate
 _FEWEST_LENGTHS = 10  # requests from which a median and a 90th percentile say more than a mean
 
 
@@ -156,7 +157,8 @@ def scenario(
         arrivals = (
             {"process": "trace"} if settings.rate_per_s is None else {"process": "poisson", "rate_per_s": settings.rate_per_s}
         )
-        parts["workload"] = {"arrivals": arrivals, "requests": {"trace": settings.workload}, "num_requests": 500}
+        parts["workload"] = {"arrivals": arrivals, "requests": {"trace": settings.workload}}
+        parts["workload"]["num_requests"] = WORKLOAD_REQUESTS
     elif traffic is not None:
         parts["workload"] = workload_section(traffic, trace_file)
     order = ("hardware", "parallel", "engine", "target", "speculation", "acceptance", "workload", "limits")
