@@ -23,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.acceptance.laws import AcceptanceLaw
-from simulator.acceptance.path import AcceptancePath, Flags, UniformStream, overlapping, windows
+from simulator.acceptance.path import AcceptancePath, Flags, overlapping, windows
 from simulator.acceptance.rates import Rates
+from simulator.acceptance.streams import UniformStream
 
 Counts = npt.NDArray[np.int64]
 
