@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 import yaml
 from scipy.optimize import brentq
 
+from simulator.__main__ import main
 from simulator.planning import PlanningSpec
 from simulator.questions.capacity import CapacityAnswer, capacity
 from simulator.questions.sustained import at_rate, unit_stream
@@ -213,6 +215,54 @@ def test_only_the_promising_are_simulated():
     assert simulated[0]
     assert not simulated[-1]
     assert all(row.analytic is not None for row in answer.rows)
+
+
+# ------------------------------------------------------------------------------------------------------------- command
+
+
+@pytest.fixture(scope="module")
+def small_file(tmp_path_factory) -> str:
+    data = {**BASE, "workload": {**BASE["workload"], "num_requests": 60}, "planning": {"demand_per_s": 30}}
+    path = tmp_path_factory.mktemp("capacity") / "small.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return str(path)
+
+
+def test_the_command_prints_verdict_and_tables_and_writes_the_data(small_file, tmp_path, capsys):
+    assert main(["capacity", small_file, "--repetitions", "1", "--price-per-gpu-hour", "2", "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "requests per second instead of" in text.splitlines()[0]
+    assert "too short to tell" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+    written = json.loads((tmp_path / "capacity.json").read_text())
+    curves = (tmp_path / "capacity.csv").read_text().splitlines()
+    assert len(curves) == 1 + sum(len(variant["points"]) for variant in written["variants"])
+    assert main(["capacity", small_file, "--repetitions", "1", "--price-per-gpu-hour", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == written
+
+
+def test_flags_stand_in_for_the_scenarios_planning(small_file, capsys):
+    def demanded(*flags: str) -> float:
+        assert main(["capacity", small_file, "--repetitions", "1", "--json", *flags]) == 0
+        return json.loads(capsys.readouterr().out)["demand_per_s"]
+
+    own = 8.0
+    assert demanded() == 30
+    assert demanded("--demand", "50") == 50
+    assert demanded("--demand", "3x") == pytest.approx(3 * own, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("--demand", "many", "--demand: must be a rate"),
+        ("--head-room", "1.5", "--head-room: must be below 1"),
+        ("--price-per-gpu-hour", "0", "--price-per-gpu-hour: must be above 0"),
+    ],
+)
+def test_a_wrong_flag_is_named(small_file, flag, value, words, capsys):
+    assert main(["capacity", small_file, flag, value]) == 2
+    assert words in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------------------ mistakes
