@@ -45,8 +45,7 @@ LAUNCHES = {"attention": 6, "latent": 18, "recurrent": 20, "mlp": 4, "experts": 
 _MIXERS = {"linear": "recurrent", "mamba": "recurrent", "mla": "latent"}
 
 
-@dataclass(frozen=True, slots=True)
-class CostTerm:
+class CostTerm(NamedTuple):
     """A named part of a cost, in seconds, and what bounds it."""
 
     name: str
@@ -54,8 +53,7 @@ class CostTerm:
     bound: Bound
 
 
-@dataclass(frozen=True, slots=True)
-class PassCost:
+class PassCost(NamedTuple):
     """One forward pass: `terms` sum to `seconds`."""
 
     terms: tuple[CostTerm, ...]
@@ -78,8 +76,7 @@ def dominant_bound(terms: Iterable[CostTerm]) -> Bound:
     return max(by_bound, key=lambda bound: by_bound[bound])
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardPass:
+class ForwardPass(NamedTuple):
     """What one pass is asked to do.
 
     sequences decode with `rows` query rows together, over `context_tokens` cached tokens together (`windowed_tokens` for
