@@ -16,6 +16,8 @@ _HOME = {
     "break_even": "simulator.questions.break_even",
     "calibrate_device": "simulator.calibrate",
     "explain": "simulator.questions.explanation",
+    "sensitivity": "simulator.questions.sensitivity",
+    "fit_engine": "simulator.questions.server_fit",
     "SpecError": "simulator.spec",
 }
 __all__ = sorted(_HOME)

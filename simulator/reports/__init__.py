@@ -13,7 +13,18 @@ from simulator.reports.imports import HEADER as IMPORT_HEADER
 from simulator.reports.imports import import_rows, import_sentence, import_summary, settings_rows, write_import
 from simulator.reports.known import known
 from simulator.reports.markdown import break_even_markdown, run_markdown
+from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_summary, sensitivity_table
 from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary
+from simulator.reports.server_fit import CONSTANTS_HEADER as FIT_CONSTANTS_HEADER
+from simulator.reports.server_fit import RUNS_HEADER as FIT_RUNS_HEADER
+from simulator.reports.server_fit import (
+    check_profile_path,
+    fit_sentence,
+    fit_summary,
+    fitted_constant_rows,
+    fitted_run_rows,
+    write_engine_profile,
+)
 from simulator.reports.summary import break_even_csv, break_even_summary, run_summary
 from simulator.reports.tables import break_even_sentence, break_even_tables, prediction_rows, prediction_sentence
 from simulator.reports.timeline import timeline
@@ -22,6 +33,8 @@ from simulator.reports.verdict import answer, headline, verdict_sentence
 
 __all__ = [
     "CHECK_HEADER",
+    "FIT_CONSTANTS_HEADER",
+    "FIT_RUNS_HEADER",
     "IMPORT_HEADER",
     "answer",
     "break_even_csv",
@@ -29,6 +42,7 @@ __all__ = [
     "break_even_sentence",
     "break_even_summary",
     "break_even_tables",
+    "check_profile_path",
     "check_rows",
     "check_summary",
     "doubt_table",
@@ -36,6 +50,10 @@ __all__ = [
     "explanation_summary",
     "explanation_table",
     "exported",
+    "fit_sentence",
+    "fit_summary",
+    "fitted_constant_rows",
+    "fitted_run_rows",
     "headline",
     "import_rows",
     "import_sentence",
@@ -49,6 +67,9 @@ __all__ = [
     "run_markdown",
     "run_summary",
     "run_table",
+    "sensitivity_sentences",
+    "sensitivity_summary",
+    "sensitivity_table",
     "settings_rows",
     "significant",
     "timeline",
@@ -59,6 +80,7 @@ __all__ = [
     "trace_tables",
     "verdict_sentence",
     "write_break_even",
+    "write_engine_profile",
     "write_import",
     "write_run",
 ]
