@@ -126,7 +126,7 @@ def test_greedy_speculation_writes_what_plain_decoding_writes(family, name):
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "tiny"])
-@pytest.mark.parametrize("name", DRAFTERS[:7])
+@pytest.mark.parametrize("name", DRAFTERS)
 def test_a_batch_with_ragged_acceptance_writes_what_each_sequence_writes_alone(family, name):
     target, other = FAMILIES[family](0), FAMILIES[family](1)
     drafter = _drafters(target, other)[name]
@@ -285,7 +285,6 @@ def _with_config(module, **fields):
         (lambda: d.LayerSkipDrafter(_with_config(_llama(), num_kv_shared_layers=1), [0]), "none can be left out"),
         (lambda: d.speculative_generate(_tiny(), d.HeadDrafter(d.MedusaHeads(8, VOCAB, 2)), [1], 4, 2), r"width .* 16 \(got 8\)"),
         (lambda: d.speculative_generate(_tiny(), d.HeadDrafter(d.MedusaHeads(16, 9, 2)), [1], 4, 2), r"vocabulary of 61 tokens \(got 9\)"),
-        (lambda: d.speculative_generate_batch(_tiny(), d.HeadDrafter(d.MedusaHeads(16, VOCAB, 2)), [[1]], 4, 2), "one sequence at a time"),
         (lambda: d.plain_generate(_tiny(), [], 4), "at least one token"),
         (lambda: d.plain_generate(_tiny(), [VOCAB], 4), r"from 0 to 60 \(got 61 to 61\)"),
         (lambda: d.plain_generate(_tiny(), [1], -1), "at least 0"),

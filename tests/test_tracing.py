@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from calibration.decoding import (
     Drafter,
     EagleHead,
     HeadDrafter,
+    LayerSkipDrafter,
     MedusaHeads,
     Round,
     Sampling,
@@ -62,12 +64,14 @@ def smollm2_pairs() -> dict[str, Pair]:
     return {draft: load_pair("smollm2", draft) for draft in ("skip:12-17", "ngram", "self")}
 
 
-def replayed_rounds(trace: PromptTrace, gamma: int, max_new_tokens: int) -> list[Round]:
+def replayed_rounds(
+    trace: PromptTrace, gamma: int, max_new_tokens: int, change: Callable[[TraceAcceptance], TraceAcceptance] = lambda law: law
+) -> list[Round]:
     """What the simulator replays: the first token comes from the prefill, then rounds until the output ends.
 
     A real run does not know where its output will end, so its drafts are cut at the token budget only.
     """
-    law, length = as_law(trace), len(trace.tokens)
+    law, length = change(as_law(trace)), len(trace.tokens)
     path, position, rounds = law.path(0, length, seed=0), 1, []
     while position < length:
         proposed = path.proposed(position, min(gamma, max_new_tokens - position - 1))
@@ -127,6 +131,65 @@ def test_drafts_that_depend_on_their_round_are_replayed_from_one_row_per_start(p
         trace = trace_prompt(pair.target, drafter, pair.encode(KINDS["list"].text), 24)
         assert np.array(trace.acceptance).shape == (24, 16)
         check_replay(pair, drafter, KINDS["list"].text, 24)
+
+
+class Hesitant(Drafter):
+    """Ends its proposal before the first token that the drafter within gives less than `least`."""
+
+    def __init__(self, drafter: Drafter, least: float):
+        self.drafter, self.least, self.name = drafter, least, f"hesitant {drafter.name}"
+
+    @property
+    def modules(self) -> Sequence[torch.nn.Module]:
+        return self.drafter.modules
+
+    def session(self, *args, **options):
+        session, seen, propose = self.drafter.session(*args, **options), [], None
+        session.watch, propose = lambda logits: seen.append(torch.softmax(logits, -1).max() >= self.least), session.propose
+
+        def shortened(context: Sequence[int], k: int):
+            seen.clear()
+            drafts, probs = propose(context, k)
+            return drafts[: [*seen, False].index(False)], probs
+
+        session.propose = shortened
+        return session
+
+    def batch_session(self, *args, **options):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("least", [0.3, 0.7])
+@pytest.mark.parametrize("draft", ["byte_pair", "exit:2", "shared"])
+def test_rounds_that_end_at_a_doubtful_token_emit_what_their_replay_emits(
+    pairs: dict[str, Pair], draft: str, least: float
+) -> None:
+    """And where the confidence was recorded along each round's own drafts, they propose as many too."""
+    pair = pairs["self" if draft == "shared" else draft]
+    shared = LayerSkipDrafter(pair.target, [0, 1, 3], share_cache=True)
+    drafter = shared if draft == "shared" else pair.drafter
+    lengths = set()
+    for prompt in list(KINDS.values())[:3]:
+        ids = pair.encode(prompt.text)
+        trace = trace_prompt(pair.target, drafter, ids, 40, eos_ids=pair.eos_ids)
+        real = speculative_generate(pair.target, Hesitant(drafter, least), ids, 40, 8, eos_ids=pair.eos_ids).rounds
+        replayed = replayed_rounds(trace, 8, 40, lambda law: law.stopping_below(least))
+        assert [each.accepted for each in real] == [each.accepted for each in replayed]
+        for one, other in zip(real, replayed, strict=True):
+            known = one.accepted + 1 if draft != "shared" else 8
+            assert min(one.proposed, known) == min(other.proposed, known)
+        lengths |= {each.proposed for each in real}
+    assert {0, 8} & lengths
+    assert len(lengths) > 3
+
+
+def test_confidence_is_a_probability_for_models_and_absent_for_look_ups(pairs: dict[str, Pair]) -> None:
+    ids = pairs["self"].encode(KINDS["code"].text)
+    sampled = [trace_prompt(pairs["self"].target, pairs["byte_pair"].drafter, ids, 16, sampling=Sampling(t)) for t in (0.5, 1.5)]
+    assert all(0 < value <= 1 for trace in sampled for value in trace.confidence)
+    first = [trace.confidence[0] for trace in sampled]
+    assert first[0] == pytest.approx(first[1]), "at temperature 1, whatever the sampler"
+    assert trace_prompt(pairs["ngram"].target, pairs["ngram"].drafter, ids, 16).confidence is None
 
 
 def test_a_wrong_trace_would_be_noticed(pairs: dict[str, Pair]) -> None:
@@ -269,7 +332,8 @@ def test_both_containers_hold_the_same_trace_and_its_origin(few: Path, tmp_path:
     asked = order(few, draft=draft, store_tokens=True)
     one, other = (trace_pair(asked, tmp_path / f"t.{suffix}").path for suffix in ("npz", "parquet"))
     ours, theirs = read_trace_file(one), read_trace_file(other)
-    for name in ("acceptance", "lengths", "proposed", "category"):
+    assert (ours.trace.confidence is None) == (draft == "ngram")
+    for name in ("acceptance", "lengths", "proposed", "category", "confidence"):
         assert np.array_equal(getattr(ours.trace, name), getattr(theirs.trace, name))
     for name in ("prompt_sha256", "output_sha256", "token_ids"):
         assert np.array_equal(getattr(ours, name), getattr(theirs, name))

@@ -63,7 +63,7 @@ def speculative_generate_batch(
     """As `speculative_generate`, for all prompts at once: one forward pass of the target per round of the batch.
 
     Raises:
-        DecodingError: the request or the pair makes no sense, or the drafter works on one sequence at a time.
+        DecodingError: the request or the pair makes no sense.
         ForwardCountError: a round did not cost exactly one forward pass of the target.
     """
     model = as_model(target)
@@ -122,13 +122,17 @@ class _BatchLoop:
             if self.drafter
             else None
         )
-        if self.max_new_tokens and self.all:
-            with self.target_calls, self.draft_calls:
-                self._verify([([], None)] * len(self.all), "prefill")
-                self._drop_ended(session)
-                while self.active:
-                    self._round(session)
+        try:
+            if self.max_new_tokens and self.all:
+                with self.target_calls, self.draft_calls:
+                    self._verify([([], None)] * len(self.all), "prefill")
                     self._drop_ended(session)
+                    while self.active:
+                        self._round(session)
+                        self._drop_ended(session)
+        finally:
+            if session is not None:
+                session.close()
         return BatchGeneration(
             tuple(tuple(s.context[s.prompt_length :]) for s in self.all),
             tuple(tuple(s.rounds) for s in self.all),
