@@ -25,6 +25,7 @@ from simulator.reports.server_fit import (
     fitted_run_rows,
     write_engine_profile,
 )
+from simulator.reports.step_costs import exported_step_costs, step_costs_sentence, step_costs_table
 from simulator.reports.summary import break_even_csv, break_even_summary, run_summary
 from simulator.reports.tables import break_even_sentence, break_even_tables, prediction_rows, prediction_sentence
 from simulator.reports.timeline import timeline
@@ -50,6 +51,7 @@ __all__ = [
     "explanation_summary",
     "explanation_table",
     "exported",
+    "exported_step_costs",
     "fit_sentence",
     "fit_summary",
     "fitted_constant_rows",
@@ -72,6 +74,8 @@ __all__ = [
     "sensitivity_table",
     "settings_rows",
     "significant",
+    "step_costs_sentence",
+    "step_costs_table",
     "timeline",
     "times",
     "to_json",
