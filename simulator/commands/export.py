@@ -25,10 +25,10 @@ def export(
     gamma: Annotated[int | None, typer.Option(min=1, max=64, help="γ of a scenario that compares several.")] = None,
     step_costs: Annotated[
         bool,
-        typer.Option("--step-costs", help="Instead: predicted seconds of a step by sequences and rows, as SGLang reads them."),
+        typer.Option("--step-costs", help="Instead: predicted seconds of a step by sequences and rows, for SGLang's DSpark."),
     ] = False,
     context_len: Annotated[
-        int | None, typer.Option(min=1, help="step-costs: tokens of context, the scenario's mean where left out.")
+        int | None, typer.Option(min=1, help="step-costs: tokens of context; the scenario's mean where left out.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -38,10 +38,8 @@ def table_steps(scenario: Scenario, gamma: int, context: int | None = None) -> T
     rows = sorted({rows for _, rows in pairs})
     # Parts that never fall: steps up from one probe to the next, none of them below 0, by least squares of relative errors.
     design = np.array(
-        [
-            [1.0, *(float(batch >= other) for other in batches[1:]), *(float(m >= other) for other in rows[1:])]
-            for batch, m in pairs
-        ]
+        [[1.0, *(batch >= other for other in batches[1:]), *(m >= other for other in rows[1:])] for batch, m in pairs],
+        dtype=float,
     )
     steps, _ = nnls(design / seconds[:, None], np.ones(len(pairs)))
     alpha, theta = np.cumsum(steps[1 : len(batches)]), np.cumsum(steps[len(batches) :])

@@ -20,6 +20,7 @@ def exported_step_costs(scenario: Scenario, gamma: int | None = None, context: i
     found = table_steps(scenario, drafts, context)
     what = f"drafting {drafts} and verifying up to {drafts} tokens each" if drafts else "one token each"
     notes = [
+        f"SGLang takes it as --speculative-dspark-sps-table-path {FILE}",
         f"seconds of a step, {what}, at {found.context_tokens:,.0f} tokens of context: predicted, not measured",
         f"as the sum of a part by sequences and a part by rows it is off by up to {100 * found.worst_error:.0f} %"
         + (": attention or experts do not split that way here" if found.worst_error > WORST else ""),
