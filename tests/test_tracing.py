@@ -27,9 +27,10 @@ from calibration.decoding import (
     Sampling,
     plain_generate,
     speculative_generate,
+    speculative_generate_batch,
 )
 from calibration.model_files import ModelFileError, model_source, smollm2
-from calibration.pairs import Pair, PairError, load_pair
+from calibration.pairs import Pair, PairError, load_pair, with_draft
 from calibration.prompts import BUILTIN, PromptError, read_prompts
 from calibration.tracing import PromptTrace, trace_prompt
 from simulator.acceptance import TraceAcceptance, load_trace, read_trace_file
@@ -111,6 +112,20 @@ def test_real_greedy_rounds_equal_the_replay_round_by_round(pairs: dict[str, Pai
     if draft.startswith("ngram"):
         assert {0, 8} < {each.proposed for each in rounds} | {0}
         assert len({each.proposed for each in rounds}) > 2
+
+
+@pytest.mark.parametrize("draft", [*DRAFTS, "medusa:random", "eagle:random"])
+def test_real_greedy_rounds_in_a_batch_equal_the_replay_of_each_sequence(pairs: dict[str, Pair], draft: str) -> None:
+    pair = pairs.get(draft) or with_draft(pairs["self"], draft)
+    ids = [pair.encode(prompt.text) for prompt in KINDS.values()]
+    traces = [trace_prompt(pair.target, pair.drafter, each, 24, eos_ids=pair.eos_ids) for each in ids]
+    for gamma in GAMMAS:
+        real = speculative_generate_batch(pair.target, pair.drafter, ids, 24, gamma, eos_ids=pair.eos_ids)
+        # In a batch rounding differs and can turn a near tie: such a text has other rounds.
+        same = [own == trace.tokens for own, trace in zip(real.tokens, traces, strict=True)]
+        assert sum(same) >= len(ids) - 1
+        for ok, rounds, trace in zip(same, real.rounds, traces, strict=True):
+            assert not ok or list(rounds) == replayed_rounds(trace, gamma, 24), (draft, gamma)
 
 
 def heads(pair: Pair) -> list[Drafter]:
@@ -277,6 +292,30 @@ def test_a_draft_that_samples_and_depends_on_its_round_is_refused(pairs: dict[st
     pair = pairs["self"]
     with pytest.raises(DecodingError, match="must draft greedily"):
         trace_prompt(pair.target, heads(pair)[0], [1, 2], 4, sampling=Sampling(temperature=0.8))
+
+
+@pytest.mark.parametrize(("draft", "gamma", "tokens"), [("skip:12-17", 2, 28), ("ngram", 3, 20)])
+def test_sampled_rounds_of_smollm2_are_those_the_replay_of_their_text_expects(
+    smollm2_pairs: dict[str, Pair], draft: str, gamma: int, tokens: int
+) -> None:
+    """Short prompts in one batch, three times over with random numbers of their own, so that rounds are many and passes few."""
+    pair, sampling = smollm2_pairs[draft], Sampling(temperature=0.8)
+    texts = ("one two three, one two three, one two", "The names of the months are January,", "def add(a, b):\n    return a + b\n\n\ndef",
+             "Once upon a time there was a", "Water boils at 100 degrees. Water freezes at", "1. apple\n2. pear\n3.", "Dear Sir or Madam,\n",
+             "The cat sat on the mat. The dog sat on the")  # fmt: skip
+    prompts = [pair.tokenizer(text)["input_ids"] for text in texts] * 3
+    real = speculative_generate_batch(
+        pair.target, pair.drafter, prompts, tokens, gamma, sampling=sampling, seed=11, eos_ids=pair.eos_ids
+    )
+    rounds, expected, variance = 0, 0.0, 0.0
+    for ids, text, own in zip(prompts, real.tokens, real.rounds, strict=True):
+        if len(text) > 1:
+            law = retraced(pair, ids, text, sampling)
+            rounds += len(own)
+            expected += law.rounds(gamma)
+            variance += float(np.var([len(walk(law, gamma, seed)) for seed in range(100)]))
+    assert rounds >= 300
+    assert abs(rounds - expected) <= 2 * math.sqrt(variance), (rounds, expected, math.sqrt(variance))
 
 
 @pytest.mark.parametrize("draft", ["skip:12-17", "ngram", "self"])

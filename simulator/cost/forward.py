@@ -42,8 +42,7 @@ SMALL_KERNELS_PER_MLP = 2
 LAUNCHES = {"attention": 6, "recurrent": 20, "mlp": 4, "experts": 12}
 
 
-@dataclass(frozen=True, slots=True)
-class CostTerm:
+class CostTerm(NamedTuple):
     """A named part of a cost, in seconds, and what bounds it."""
 
     name: str
@@ -51,8 +50,7 @@ class CostTerm:
     bound: Bound
 
 
-@dataclass(frozen=True, slots=True)
-class PassCost:
+class PassCost(NamedTuple):
     """One forward pass: `terms` sum to `seconds`."""
 
     terms: tuple[CostTerm, ...]
@@ -75,8 +73,7 @@ def dominant_bound(terms: Iterable[CostTerm]) -> Bound:
     return max(by_bound, key=lambda bound: by_bound[bound])
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardPass:
+class ForwardPass(NamedTuple):
     """What one pass is asked to do.
 
     sequences decode with `rows` query rows together, over `context_tokens` cached tokens together (`windowed_tokens` for

@@ -11,8 +11,7 @@ rounds is then priced at once, by the same formulas.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from simulator.cost.tape import known, larger, root_of_squares, smaller
 from simulator.hardware import Coefficients, Hardware
@@ -23,8 +22,7 @@ ATTENTION_TILE_ROWS = 64
 _SMALL_MESSAGE_BYTES = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """Seconds of one operation and what bounds it."""
 
     seconds: float

@@ -6,6 +6,15 @@ Importing this package imports neither matplotlib nor pyarrow; both load when fi
 
 from simulator.plots.words import interval, milliseconds, significant, times
 from simulator.reports.acceptance_trace import trace_json, trace_sentence, trace_tables
+from simulator.reports.capacity import (
+    capacity_csv,
+    capacity_doubts,
+    capacity_notes,
+    capacity_sentences,
+    capacity_summary,
+    capacity_tables,
+    write_capacity,
+)
 from simulator.reports.explanation import doubt_table, explanation_sentences, explanation_summary, explanation_table
 from simulator.reports.exports import exported
 from simulator.reports.files import prepare_directory, to_json, write_break_even, write_run
@@ -43,6 +52,12 @@ __all__ = [
     "break_even_sentence",
     "break_even_summary",
     "break_even_tables",
+    "capacity_csv",
+    "capacity_doubts",
+    "capacity_notes",
+    "capacity_sentences",
+    "capacity_summary",
+    "capacity_tables",
     "check_profile_path",
     "check_rows",
     "check_summary",
@@ -84,6 +99,7 @@ __all__ = [
     "trace_tables",
     "verdict_sentence",
     "write_break_even",
+    "write_capacity",
     "write_engine_profile",
     "write_import",
     "write_run",
