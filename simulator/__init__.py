@@ -14,6 +14,7 @@ _HOME = {
     "simulate": "simulator.simulation",
     "predict": "simulator.prediction",
     "break_even": "simulator.questions.break_even",
+    "capacity": "simulator.questions.capacity",
     "calibrate_device": "simulator.calibrate",
     "explain": "simulator.questions.explanation",
     "SpecError": "simulator.spec",

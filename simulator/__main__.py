@@ -22,6 +22,7 @@ from rich.text import Text
 
 from simulator.commands.break_even import break_even
 from simulator.commands.calibrate import calibrate
+from simulator.commands.capacity import capacity
 from simulator.commands.check_server import check_server
 from simulator.commands.demo import demo
 from simulator.commands.explain import explain
@@ -41,6 +42,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "run": run,
     "predict": predict,
     "break-even": break_even,
+    "capacity": capacity,
     "explain": explain,
     "import": import_runs,
     "check-server": check_server,

@@ -22,6 +22,7 @@ from simulator.draft_tree import Tree
 from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
 from simulator.interchange.request_traces import request_source
 from simulator.number_format import WeightFormat
+from simulator.planning import PlanningSpec
 from simulator.serving_engine import ServingEngine, find_engine
 from simulator.spec import Document, Problem, Spec, SpecError, check_sections, load_yaml
 from simulator.speculation import (
@@ -106,6 +107,7 @@ class ScenarioFile(Spec):
     workload: WorkloadSpec
     limits: LimitsSpec = LimitsSpec()
     service_level: ServiceLevel | None = None
+    planning: PlanningSpec = PlanningSpec()
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
 
 

@@ -44,14 +44,26 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
+Content = tuple[tuple[int, int], ...]
+"""What the tokens of a request are, prompt and output: pieces of (text, tokens), each the beginning of a text that has a number.
+Two requests share a prefix as far as their pieces agree."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request: `arrival_s` from the start of the run, its prompt and the tokens it will produce (both at least 1)."""
+    """One request: `arrival_s` from the start of the run, its prompt and the tokens it will produce (both at least 1).
+
+    content: what the tokens are, where requests share prefixes; None: like no other request. follows: the request whose answer
+    its user reads for `think_time_s` before sending it; `arrival_s` is then that of the first turn of the session.
+    """
 
     request_id: int
     arrival_s: float
     prompt_tokens: int
     output_tokens: int
+    content: Content | None = None
+    follows: int | None = None
+    think_time_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,8 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.acceptance.laws import AcceptanceLaw
-from simulator.acceptance.path import AcceptancePath, Flags, UniformStream, overlapping, windows
+from simulator.acceptance.path import AcceptancePath, Flags, overlapping, windows
 from simulator.acceptance.rates import Rates
+from simulator.acceptance.streams import UniformStream
 
 Counts = npt.NDArray[np.int64]
 _ENDLESS = 1 << 20  # drafts: more than any round has
