@@ -125,7 +125,7 @@ def test_a_large_batch_turns_a_win_into_a_loss():
 
 def test_a_service_level_judges_goodput():
     level = {"e2e_p99_s": 0.6}
-    spread = workload(rate_per_s=8.0, output={"distribution": "uniform", "low": 20, "high": 160})
+    spread = workload(requests=480, rate_per_s=8.0, output={"distribution": "uniform", "low": 20, "high": 160})
     comparison = simulate(scenario(service_level=level, workload=spread)).comparisons[0]
     assert comparison.metric == "goodput"
     assert comparison.gain.value == pytest.approx(comparison.goodput, rel=0.1)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.acceptance.path import AcceptancePath, Flags, ProposalSource, UniformStream, drawn_proposals, overlapping, windows
+from simulator.acceptance.path import AcceptancePath, Flags, ProposalSource, drawn_proposals, overlapping, windows
 from simulator.acceptance.rates import Rates, conditional_from_survival, extended, survival_from_conditional
+from simulator.acceptance.streams import UniformStream
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simulator.acceptance.streams import UniformStream
+
 Flags = npt.NDArray[np.bool_]
 FlagSource = Callable[[int, int], Flags]  # (positions, depth) → flags[t, d]: draft d of a round that starts at t agrees
 ProposalSource = Callable[[int], npt.NDArray[np.int64]]  # positions → most drafts proposed in a round that starts there
@@ -62,26 +64,16 @@ class AcceptancePath:
             raise ValueError(f"position and drafted must be at least 0 (got {position}, {drafted})")
         self._positions, self._depth = max(self._positions, self._covering(position)), max(self._depth, drafted, 1)
         flags = self._flags(self._positions, self._depth)
-        self._runs = np.logical_and.accumulate(flags, axis=1).sum(axis=1).tolist()
+        unbroken = flags[:, 0]
+        runs = unbroken.astype(np.int64)
+        for draft in range(1, self._depth):
+            unbroken = unbroken & flags[:, draft]
+            runs += unbroken
+        self._runs = runs.tolist()
 
     def _covering(self, position: int) -> int:
         """How many positions to fill: the request's own, or twice as many as needed past them."""
         return self._output_tokens if position < self._output_tokens else 2 * (position + 1)
-
-
-class UniformStream:
-    """Uniforms of one named stream, as many as asked for: a longer request begins with the shorter one."""
-
-    __slots__ = ("_generator", "_values")
-
-    def __init__(self, seed: int, name: bytes, request_id: int):
-        self._generator = np.random.default_rng([seed, *name, request_id])
-        self._values = np.empty(0)
-
-    def first(self, count: int) -> npt.NDArray[np.float64]:
-        if count > len(self._values):
-            self._values = np.concatenate((self._values, self._generator.random(count - len(self._values))))
-        return self._values[:count]
 
 
 def windows(flags: Flags, positions: int, depth: int) -> Flags:

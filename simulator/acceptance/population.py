@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, PerPositionAcceptance
-from simulator.acceptance.path import AcceptancePath, Flags, UniformStream, windows
+from simulator.acceptance.path import AcceptancePath, Flags, windows
 from simulator.acceptance.rates import Rates, conditional_from_survival, survival_from_conditional
+from simulator.acceptance.streams import UniformStream, request_stream
 from simulator.theory import increasing_root
 
 _BETA_NODES = 200
@@ -37,7 +38,7 @@ class BetaAcceptance(AcceptanceLaw):
 
     def path(self, request_id: int, output_tokens: int, seed: int, *, prompt_tokens: int = 0) -> AcceptancePath:
         shape = self.mean * self.concentration, (1 - self.mean) * self.concentration
-        rate = float(np.random.default_rng([seed, *b"acceptance-request", request_id]).beta(*shape))
+        rate = float(request_stream(seed, b"acceptance-request", request_id).beta(*shape))
         law = IndependentAcceptance(rate, proposal_rate=self.proposal_rate)
         return law.path(request_id, output_tokens, seed, prompt_tokens=prompt_tokens)
 
@@ -72,7 +73,7 @@ class MixtureAcceptance(AcceptanceLaw):
         return MixtureAcceptance(self.weights, tuple(law.at_context(context_tokens) for law in self.laws), note=self.note)
 
     def path(self, request_id: int, output_tokens: int, seed: int, *, prompt_tokens: int = 0) -> AcceptancePath:
-        drawn = np.random.default_rng([seed, *b"acceptance-law", request_id]).random()
+        drawn = request_stream(seed, b"acceptance-law", request_id).random()
         chosen = int(np.searchsorted(np.cumsum(self.weights)[:-1], drawn, side="right"))
         return self.laws[chosen].path(request_id, output_tokens, seed, prompt_tokens=prompt_tokens)
 

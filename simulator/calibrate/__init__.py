@@ -1,7 +1,7 @@
 """Calibration: measure this device, fit the cost model, say whether to believe it, write a hardware profile.
 
 Reading guide: `survey` (what the device is), `plan` (what is measured), `session` (measuring), `device_fit` (fitting),
-`report` (believe it?), `profile` (the file), `command` (flags and printing). Names load on first use.
+`report` (believe it?), `profile` (the file). Names load on first use.
 """
 
 from __future__ import annotations

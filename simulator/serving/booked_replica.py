@@ -32,7 +32,7 @@ import simpy
 from simulator.serving.arrivals import delay_until
 from simulator.serving.booking import ACCEPTED, BLOCKS, CONTEXT, EMITTED, MISSING_DRAFTS, WINDOWED, Booking, BookingScheduler
 from simulator.serving.record import EngineStatistics, RequestRecords
-from simulator.serving.replica import Replica, StepCost, StepPricer, accept, request_row, step_record
+from simulator.serving.replica import Replica, StepCost, StepPricer, accept, request_row, step_record, told
 from simulator.serving.scheduler import AcceptancePath, BatchingRules, StepPlan
 from simulator.workload import Request
 
@@ -88,8 +88,8 @@ class BookedReplica(Replica):
     def _start(self) -> None:
         """Called by the base class: there is no process, the engine lives from event to event."""
 
-    def _arrived(self) -> None:
-        """A request has joined the queue: wakes an idle engine, or cuts the span at the end of the round in progress."""
+    def _look_up(self) -> None:
+        """A request has joined the queue, or is given up: wakes an idle engine, or ends the span with the round in progress."""
         if self._alarm is None:
             self._wake_after(0.0)
         elif self._span is not None and self._rounds > 1:
@@ -115,7 +115,7 @@ class BookedReplica(Replica):
                 return
             self._carry_out(self._span, self._rounds)
         self._wakes += 1
-        plan = self.scheduler.plan()
+        plan = self._plan()
         if plan is None:
             self._alarm = None
             return
@@ -127,7 +127,7 @@ class BookedReplica(Replica):
     # ----------------------------------------------------------------------------------------------------------- price
 
     def _priced(self, plan: StepPlan, rounds: int) -> Span:
-        cost = self._price(plan, rounds)
+        cost = self._swapped(plan, self._price(plan, rounds))
         start_s: float = self.env.now
         seconds: Any = cost.seconds
         if rounds == 1:
@@ -150,8 +150,11 @@ class BookedReplica(Replica):
         uneven = timeline.now < timeline.uneven_until
         if plan.prefill or plan.preempted or uneven or self._price_alike is None or len(self.scheduler.running) > plan.booked:
             return 1
+        if plan.slots_may_change:
+            return 1
         rounds = min(timeline.first_end() - timeline.now, LONGEST_SPAN)
-        blocks, most = timeline.row(BLOCKS, rounds), self.rules.total_blocks
+        kv = self.scheduler.kv
+        blocks, most = timeline.row(BLOCKS, rounds), kv.free_blocks + kv.booked_blocks
         if blocks[-1] > most:
             rounds = int(np.searchsorted(blocks, most, "right"))
         return rounds
@@ -159,15 +162,15 @@ class BookedReplica(Replica):
     def _price(self, plan: StepPlan, rounds: int) -> StepCost:
         timeline = self.scheduler.timeline
         if plan.booked == 0:
-            return self.pricer.price(plan.decode, plan.prefill, plan.prompts_finished)
+            return self.pricer.price(plan.decode, plan.prefill, plan.prompts_finished, **told(plan))
         if self._price_alike is None or timeline.now < timeline.uneven_until:
             self._priced_singly += 1
             decode = [s.booking.decode(timeline.now) for s in self.scheduler.running if s.booking is not None]
-            return self.pricer.price(decode, plan.prefill, plan.prompts_finished)
+            return self.pricer.price(decode, plan.prefill, plan.prompts_finished, **told(plan))
         drafted = self.scheduler.gamma
         if rounds == 1:
             sums = timeline.at(CONTEXT), timeline.at(WINDOWED), int(timeline.longest_in(1)[0])
-            return self._price_alike(plan.booked, drafted, *sums, plan.prefill, plan.prompts_finished)
+            return self._price_alike(plan.booked, drafted, *sums, plan.prefill, plan.prompts_finished, **told(plan))
         rows = timeline.row(CONTEXT, rounds), timeline.row(WINDOWED, rounds), timeline.longest_in(rounds)
         return self._price_alike(plan.booked, drafted, *rows)
 
@@ -185,7 +188,7 @@ class BookedReplica(Replica):
         else:
             self._commit_booked(span, rounds)
         if plan.prompts:
-            self.scheduler.unbooked += [s for s in plan.prompts if s.decoding and s.emitted < s.output_tokens]
+            self.scheduler.unbooked += [s for s in plan.prompts if s.decoding and not s.ended]
 
     def _commit_booked(self, span: Span, rounds: int) -> None:
         timeline, plan, drafts = self.scheduler.timeline, span.plan, self.scheduler.gamma
@@ -228,8 +231,7 @@ class BookedReplica(Replica):
         if len(sequence.emission_s) == 1:
             booking.count(rounds)
             tokens = None if booking.emitted is None else booking.emitted.astype(np.uint8).tobytes()
-            self.records.add(request_row(sequence, self.env.now, booking.start, tokens))
+            self._record(sequence, request_row(sequence, self.env.now, booking.start, tokens))
         else:
             booking.settle(booking.end, self.scheduler.round_end_s)
-            self.records.add(request_row(sequence, self.env.now))
-        self.request_done()
+            self._record(sequence, request_row(sequence, self.env.now))

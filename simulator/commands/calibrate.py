@@ -1,8 +1,7 @@
-"""`calibrate`: its flags, what it prints, and the Python call behind it."""
+"""`calibrate`: measures this device and fits the cost model to it."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from simulator.commands.flags import AsJson
+from simulator.console import err, print_json
 from simulator.spec import Problem, SpecError, nearest
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from simulator.calibrate.survey import Request, Session
 
 DTYPES = ("fp32", "bf16", "fp16", "fp8")
-
-err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def calibrate(
@@ -48,7 +47,7 @@ def calibrate(
         tuple[str, str] | None, typer.Option(help="Two profiles of one device: what moved between them.", metavar="A.yaml B.yaml")
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the order of measurements (default 1).")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure this device, fit the cost model to it, say how far to believe the fit, and write a hardware profile."""
     from simulator.calibrate.device_calibration import profile_path, refit_path
@@ -151,7 +150,7 @@ def _progress(session: Session) -> Iterator[tuple[Progress, Refusal]]:
     if not err.is_terminal:
         begun: set[int] = set()
 
-        def announce(kind: str, number: int, used_s: float) -> None:  # noqa: ARG001
+        def announce(kind: str, number: int, used_s: float) -> None:
             if number not in begun:
                 begun.add(number)
                 err.print(f"round {number + 1}: {used_s:.0f} of {total_s:.0f} s")
@@ -176,7 +175,7 @@ def _print_plan(session: Session, as_json: bool) -> None:
     rows = plan.counts()
     if as_json:
         kinds = {kind: {**splits, "visit_s": round(seconds, 3)} for kind, splits, seconds in rows}
-        _print_json({
+        print_json({
             "schema_version": 1, "device": header.device_name, "models": list(header.models), "minutes": session.minutes,
             "cells": len(plan.cells), "dropped": plan.dropped, "setup_s": round(plan.setup_s, 3),
             "round_s": round(plan.round_s, 3), "rounds": round(plan.rounds, 2), "kinds": kinds,
@@ -206,7 +205,7 @@ def _finish(file: MeasurementFile, profile: Path, as_json: bool) -> None:
         done = fitted(file, profile)
         write_figure(file, done.report, profile.with_suffix(".png"))
     if as_json:
-        _print_json(_summary(done))
+        print_json(_summary(done))
         return
     console = Console(highlight=False, soft_wrap=True, markup=False)
     console.print("\n".join(report_lines(done.report)))
@@ -224,13 +223,9 @@ def _print_comparison(first: str, second: str, as_json: bool) -> None:
 
     moved = compare(find_hardware(first, key="--compare"), find_hardware(second, key="--compare"))
     if as_json:
-        _print_json({"schema_version": 1, "first": first, "second": second, "moved": [asdict(each) for each in moved]})
+        print_json({"schema_version": 1, "first": first, "second": second, "moved": [asdict(each) for each in moved]})
         return
     sys.stdout.write("\n".join(comparison_lines(moved, first, second)) + "\n")
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _summary(done: Calibration) -> dict[str, Any]:

@@ -1,0 +1,115 @@
+"""`explain`: why, term by term."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from pydantic import Field
+
+from simulator.commands.flags import AsJson, at_point
+from simulator.console import VERDICT_STYLE, console_of_stdout, print_json, print_notes, print_sentence, print_table
+from simulator.spec import Document, Problem, Spec, SpecError, check, plain_scalar
+
+if TYPE_CHECKING:
+    from simulator.draft_tree import Tree
+    from simulator.scenario import Scenario
+
+
+def explain(
+    ctx: typer.Context,
+    scenario: Annotated[str | None, typer.Argument(help="A scenario; or give the flags of `predict` instead.")] = None,
+    gamma: Annotated[int | None, typer.Option(min=1, max=64, help="γ of a scenario that compares several.")] = None,
+    hardware: Annotated[str | None, typer.Option()] = None,
+    target: Annotated[str | None, typer.Option()] = None,
+    method: Annotated[str | None, typer.Option()] = None,
+    num_speculative_tokens: Annotated[str | None, typer.Option()] = None,
+    batch: Annotated[str | None, typer.Option(help="Also with a scenario: instead of its mean batch.")] = None,
+    context_len: Annotated[str | None, typer.Option(help="Also with a scenario: instead of its mean context.")] = None,
+    draft: Annotated[str | None, typer.Option()] = None,
+    draft_params: Annotated[str | None, typer.Option()] = None,
+    drafter_weights: Annotated[str | None, typer.Option()] = None,
+    draft_layers: Annotated[str | None, typer.Option()] = None,
+    draft_kv_tokens: Annotated[str | None, typer.Option()] = None,
+    tree_shape: Annotated[str | None, typer.Option()] = None,
+    engine: Annotated[str | None, typer.Option()] = None,
+    precision: Annotated[str | None, typer.Option()] = None,
+    tensor_parallel_size: Annotated[str | None, typer.Option()] = None,
+    draft_tensor_parallel_size: Annotated[str | None, typer.Option()] = None,
+    pipeline_parallel_size: Annotated[str | None, typer.Option()] = None,
+    data_parallel_size: Annotated[str | None, typer.Option()] = None,
+    expert_parallel: Annotated[str | None, typer.Option()] = None,
+    nodes: Annotated[str | None, typer.Option()] = None,
+    draft_hardware: Annotated[str | None, typer.Option()] = None,
+    draft_link_latency_s: Annotated[str | None, typer.Option()] = None,
+    draft_overlap: Annotated[str | None, typer.Option()] = None,
+    mean_acceptance_length: Annotated[str | None, typer.Option()] = None,
+    acceptance_rate: Annotated[str | None, typer.Option()] = None,
+    acceptance_rates_per_position: Annotated[str | None, typer.Option()] = None,
+    conditional_acceptance_rates: Annotated[str | None, typer.Option()] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Why: one round beside one plain step, term by term; R against τ; what is unsure; what would flip the sign."""
+    from simulator import reports
+    from simulator.questions import explanation
+    from simulator.scenario import load_scenario
+
+    given = {
+        name: value for name, value in ctx.params.items() if value is not None and name not in ("scenario", "gamma", "as_json")
+    }
+    if scenario is not None:
+        extra = [name for name in given if name not in ("batch", "context_len", "tree_shape")]
+        if extra:
+            raise SpecError([Problem("--" + extra[0].replace("_", "-"), "", "must be left out with a scenario, which holds it")])
+        loaded = load_scenario(scenario)
+        if not loaded.deployment.speculative:
+            raise SpecError([loaded.document.problem(("speculation",), "must be given: explain is about a method")])
+        tree = _tree_of(loaded, given.pop("tree_shape", None), gamma)
+        asked = check(_Point, Document("", {name: plain_scalar(text) for name, text in given.items()}))
+        answer = explanation.explain(loaded, gamma, asked.batch, asked.context_len, tree)
+    else:
+        answer = at_point(given, explanation.explain_point)
+    if as_json:
+        print_json(reports.explanation_summary(answer))
+        return
+    console = console_of_stdout()
+    first, *rest = reports.explanation_sentences(answer)
+    print_sentence(console, first, VERDICT_STYLE.get(answer.verdict, "bold"))
+    for sentence in rest:
+        print_sentence(console, sentence, indent="  ")
+    console.print()
+    print_table(console, *reports.explanation_table(answer))
+    print_table(console, *reports.sensitivity_table(answer.sensitivity))
+    for sentence in reports.sensitivity_sentences(answer.sensitivity):
+        print_sentence(console, sentence)
+    console.print()
+    print_table(console, *reports.doubt_table(answer))
+    print_notes(console, [], answer.warnings)
+
+
+def _tree_of(scenario: Scenario, text: str | None, gamma: int | None) -> Tree | None:
+    """The tree of a scenario that `explain` is asked about; None where it is a chain, or the first of what the scenario
+    drafts."""
+    from simulator.draft_tree import read_tree
+
+    if gamma is not None and (text is not None or not scenario.gammas):
+        why = "with --tree-shape" if text is not None else "for a scenario of trees only: its acceptance says nothing of a chain"
+        raise SpecError([Problem("--gamma", "", f"must be left out {why}")])
+    if text is None:
+        return None
+    trees = [shape for shape in scenario.shapes if not shape.is_chain]
+    try:
+        found = read_tree(text)
+    except ValueError as error:
+        raise SpecError([Problem("--tree-shape", "", str(error), repr(text))]) from None
+    if found not in trees:
+        known = ", ".join(shape.name for shape in trees) or "none"
+        raise SpecError([Problem("--tree-shape", "", f"must be a tree of the scenario ({known})", found.name)])
+    return found
+
+
+class _Point(Spec):
+    """What `explain SCENARIO` may say of its operating point."""
+
+    batch: Annotated[int, Field(ge=1)] | None = None
+    context_len: Annotated[int, Field(ge=1)] | None = None

@@ -1,0 +1,63 @@
+"""`import`: what an engine measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.commands.flags import AsJson
+from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table
+from simulator.spec import Problem, SpecError
+
+
+def import_runs(
+    files: Annotated[list[Path], typer.Argument(help="Benchmark results, logs or metrics pages; or a folder of a sweep.")],
+    format: Annotated[str | None, typer.Option("--as", help="The format, where it is not recognised.")] = None,
+    num_speculative_tokens: Annotated[int | None, typer.Option(min=1, max=64, help="γ, where the file does not hold it.")] = None,
+    draft_tokens: Annotated[int | None, typer.Option(min=2, max=1024, help="SGLang's draft tokens, the root counted.")] = None,
+    method: Annotated[str | None, typer.Option(help="How it drafted.")] = None,
+    target: Annotated[str | None, typer.Option(help="Target model, where the file does not hold it.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="Drafter.")] = None,
+    hardware: Annotated[str | None, typer.Option(help="Device.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine profile.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Type of the target's weights.")] = None,
+    tensor_parallel_size: Annotated[int | None, typer.Option(min=1, max=64)] = None,
+    sampler: Annotated[str | None, typer.Option(help="Such as 'temperature 0.7'.")] = None,
+    prompts: Annotated[str | None, typer.Option(help="What was asked, such as MT-Bench.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Traffic, where no run holds any: a workload profile or a trace.")] = None,
+    rate_per_s: Annotated[float | None, typer.Option(min=1e-6, help="Requests per second of --workload.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for measured.yaml, acceptance.yaml, scenario.yaml.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read what an engine measured: acceptance, latencies and traffic, each number with its field and conversion."""
+    from simulator import reports
+    from simulator.interchange.detection import read_files
+    from simulator.interchange.imported import Settings
+
+    if rate_per_s is not None and workload is None:
+        raise SpecError([Problem("--rate-per-s", "", "goes with --workload: it would change nothing", f"{rate_per_s:g}")])
+    found = read_files(files, format, num_speculative_tokens, draft_tokens)
+    settings = Settings(
+        hardware, engine, target, drafter, method, precision, tensor_parallel_size, sampler, prompts, workload, rate_per_s
+    )
+    written, left_out = reports.write_import(found, settings, out) if out is not None else ((), [])
+    if as_json:
+        print_json(reports.import_summary(found))
+        return
+    console = console_of_stdout()
+    for each in found.runs:
+        print_sentence(console, reports.import_sentence(each), "bold")
+        print_table(console, reports.IMPORT_HEADER, reports.import_rows(each))
+        print_notes(console, [], each.notes)
+    if found.server is not None:
+        print_sentence(console, f"Settings of a {found.server.engine} server", "bold")
+        print_table(console, ("key", "value"), reports.settings_rows(found.server))
+        print_notes(console, [], found.server.notes)
+    for table in found.step_costs:
+        print_sentence(console, reports.step_costs_sentence(table), "bold")
+        print_table(console, *reports.step_costs_table(table))
+    for path in written:
+        console.print(f"written: {path}")
+    print_notes(console, [f"not written: {each}" for each in left_out], [])

@@ -1,0 +1,66 @@
+"""`run`: simulate a scenario."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from simulator.commands.flags import AsJson, OutDir, ScenarioPath
+from simulator.console import (
+    VERDICT_STYLE,
+    console_of_stdout,
+    err,
+    print_json,
+    print_notes,
+    print_sentence,
+    print_table,
+    progress_bars,
+    require_writable,
+    write_output,
+)
+
+
+def run(
+    scenario: ScenarioPath,
+    out: OutDir = None,
+    timeline: Annotated[Path | None, typer.Option(help="JSON file that Perfetto (ui.perfetto.dev) shows, step by step.")] = None,
+    readable: Annotated[
+        bool, typer.Option("--readable", help="Serve by the readable engine, an event a step: slower, same answer.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate a scenario with and without speculation on the same random streams. Verdict first."""
+    from simulator import reports
+    from simulator.scenario import load_scenario
+    from simulator.simulation import simulate
+
+    loaded = load_scenario(scenario)
+    if out is not None:
+        reports.prepare_directory(out)
+    if timeline is not None:
+        require_writable(timeline, "--timeline")
+    with progress_bars(quiet=as_json) as progress:
+        result = simulate(loaded, progress, readable)
+    if out is not None:
+        with err.status(f"writing {out}"):
+            reports.write_run(result, out)
+    if timeline is not None:
+        write_output(timeline, reports.timeline(result), "--timeline")
+    if as_json:
+        print_json(reports.run_summary(result))
+        return
+    console = console_of_stdout()
+    verdict, *reasons = reports.headline(result)
+    print_sentence(console, verdict, VERDICT_STYLE.get(reports.answer(result), "bold"))
+    for reason in reasons:
+        print_sentence(console, reason, indent="  ")
+    console.print()
+    header, rows = reports.run_table(result)
+    print_table(console, header, rows)
+    print_notes(console, [result.plain.summary.note], result.warnings)
+    if out is not None:
+        console.print(f"Report, figures and records: {out}")
+    if timeline is not None:
+        console.print(f"Timeline, to open in ui.perfetto.dev: {timeline}")

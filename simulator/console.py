@@ -1,0 +1,115 @@
+"""What every verb prints: sentences, tables, notes and JSON on stdout, progress on stderr, and files that appear whole."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from simulator.spec import Problem, SpecError
+from simulator.whole_file import write_whole
+
+Progress = Callable[[str, int, int], None]  # label, done, in all
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+VERDICT_STYLE = {"win": "bold green", "lose": "bold red", "close": "bold yellow"}
+
+
+def console_of_stdout() -> Console:
+    width = None if sys.stdout.isatty() else 100
+    return Console(highlight=False, width=width)
+
+
+def print_table(console: Console, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    rows = list(rows)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for index, name in enumerate(header):
+        numbers = index > 0 and any(row[index][:1].isdigit() for row in rows)
+        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
+    console.print()
+
+
+def print_sentence(console: Console, text: str, style: str = "", indent: str = "") -> None:
+    """Wrapped between words, but not inside ``γ = 5`` or ``80 %``."""
+    joined = re.sub(r"(?<=[γτRα*]) = (?=\d)|(?<=\d) (?=%)", lambda space: space[0].replace(" ", "\u00a0"), text)
+    lines = textwrap.wrap(joined, console.width, initial_indent=indent, subsequent_indent=indent)
+    for line in lines:
+        console.print(Text(line.replace("\u00a0", " "), style=style))
+
+
+def print_notes(console: Console, notes: Iterable[str], warnings: Iterable[str]) -> None:
+    for text in (*notes, *(f"Note: {warning}" for warning in warnings)):
+        print_sentence(console, text, "dim")
+
+
+def print_json(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_output(path: Path, text: str, flag: str = "--out") -> None:
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise _unwritable(path, flag, error) from None
+
+
+def require_writable(path: Path, flag: str) -> None:
+    """Fails now rather than after a long run."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(0, "is a folder")
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise _unwritable(path, flag, error) from None
+
+
+def _unwritable(path: Path, flag: str, error: OSError) -> SpecError:
+    return SpecError([Problem(flag, "", f"must be a file that can be written: {error.strerror}", str(path))])
+
+
+@contextmanager
+def progress_bars(quiet: bool, doing: str = "simulating", things: str = "requests") -> Iterator[Progress]:
+    """A bar per run on stderr, with the time left."""
+    if quiet or not err.is_terminal:
+        begun: set[str] = set()
+
+        def announce(label: str, done: int, total: int) -> None:
+            if not quiet and label not in begun:
+                begun.add(label)
+                err.print(f"{doing} {total} {things}: {label}")
+
+        yield announce
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} " + things),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def advance(label: str, done: int, total: int) -> None:
+            if label not in tasks:
+                tasks[label] = bars.add_task(label, total=total)
+            bars.update(tasks[label], completed=min(done, total))
+
+        yield advance
+
+
+def table_json(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[str, Any]:
+    return {"title": title, "rows": [dict(zip(header, row, strict=True)) for row in rows]}
