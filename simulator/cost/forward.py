@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -470,7 +470,8 @@ class ForwardCost:
         walked = serial_walk_attention(longest_s, total_s, math.ceil(blocks), device)
         # Where query heads share keys and values in place, nothing is copied; nor are prompts, whose mask the kernel builds.
         copied = context * (group.heads / group.kv_heads * group.kv_elements_per_token * self.kv_number_bytes)
-        return replace(walked, seconds=walked.seconds + (cache_copies_s(copied, device) if heads > group.kv_heads else 0.0))
+        copies_s = cache_copies_s(copied, device) if heads > group.kv_heads else 0.0
+        return Operation(walked.seconds + copies_s, walked.bound)
 
 
 def routed_tokens(asked: ForwardPass, correlation: float) -> float:
