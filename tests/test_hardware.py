@@ -42,7 +42,8 @@ LARGEST_WEIGHTS_BYTES = 450e6
 def quantities(coefficients: Coefficients) -> Iterator[tuple[str, Quantity]]:
     for name in Coefficients.model_fields:
         value = getattr(coefficients, name)
-        yield from ((f"{name}.{key}", item) for key, item in value.items()) if isinstance(value, dict) else [(name, value)]
+        found = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
+        yield from ((key, item) for key, item in found.items() if item is not None)
 
 
 def table(name: str) -> list[dict[str, float]]:

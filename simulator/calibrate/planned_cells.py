@@ -118,7 +118,7 @@ def _gemm_cells(target: Target) -> Iterator[tuple[Cell, int]]:
                     if name == "head" and m > 256:
                         continue
                     split: Split = "held_out" if name == "down" or m in HELD_OUT_ROWS else "fit"
-                    core = name != "head" and (m <= 8 or m in (16, 64, 256)) and index < 2
+                    core = name != "head" and (m <= 8 or m in (16, 64, 256)) and dtype in target.pass_dtypes
                     yield _cell("gemm", split, m=m, n=n, k=k, dtype=dtype), 1 if core else 2 if m <= 128 and not index else 3
 
 

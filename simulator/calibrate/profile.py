@@ -130,7 +130,7 @@ def _coefficients(coefficients: Coefficients) -> Iterator[str]:
         if isinstance(value, Quantity):
             if value.source != "assumed":
                 yield f"  {name}: {_quantity(value)}"
-        else:
+        elif value is not None:
             fitted = {dtype: item for dtype, item in value.items() if item.source != "assumed"}
             if fitted:
                 yield f"  {name}:"

@@ -60,7 +60,8 @@ class CoefficientRow:
 
 @dataclass(frozen=True)
 class FitReport:
-    """The fitted device and the evidence. regime: how its own PyTorch verifies several rows."""
+    """The fitted device and the evidence. regime: how its own PyTorch verifies several rows. host: what the host does beside the
+    passes."""
 
     header: Header
     sha256: str
@@ -69,6 +70,7 @@ class FitReport:
     parts: tuple[Part[Any], ...]
     ratios: tuple[RatioRow, ...]
     free: tuple[FreeRows, ...]
+    host: tuple[str, ...] = ()
     verdict: Verdict = Verdict("do not trust", (), ())
 
     @property
@@ -220,7 +222,7 @@ def report_lines(report: FitReport) -> list[str]:
     if report.free:
         lines += ["", f"Free verification: rows a sequence that cost less than {FREE - 1:.0%} more than one"]
         lines += _aligned(("where", "measured", "modelled"), [(r.where, str(r.measured), str(r.modelled)) for r in report.free])
-    return lines
+    return [*lines, *(["", *report.host] if report.host else [])]
 
 
 def _error_cells(found: Errors | None) -> tuple[str, str]:
