@@ -18,6 +18,8 @@ import pytest
 from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 
+from simulator.cost.alike import AlikeRounds
+from simulator.cost.tape import Tape, added
 from simulator.serving import BatchingRules, RequestRecord, ServingResult, no_lookahead, one_slot_per_draft, serve
 from simulator.theory import md1_mean_wait_s, mean_acceptance_length
 from simulator.workload import Request
@@ -96,21 +98,29 @@ class AffinePricer:
         sums = sum(contexts), sum(min(context, self.window) for context in contexts), max(contexts, default=0)
         return self._price(sum(1 + drafts for _, drafts in decode), *sums, prefill)
 
-    def price_alike(
-        self, sequences: int, drafted: int, context: Any, windowed: Any, longest: Any, prefill: Any = (), _: int = 0
-    ) -> Cost:
-        return self._price(sequences * (1 + drafted), context, windowed, longest, prefill)
+    def alike(self, sequences: int, drafted: int) -> AlikeRounds:
+        tape = Tape((1.0, 1.0, 1.0))
+
+        def prompts(*asked: Any) -> list[tuple[str, float]]:
+            return self._prompts(asked[-2])
+
+        return AlikeRounds(tape, self._rounds(sequences * (1 + drafted), *tape.inputs), 0.0, prompts)
 
     def _price(self, rows: int, context: Any, windowed: Any, longest: Any, prefill: Sequence[tuple[int, int]]) -> Cost:
+        terms = self._rounds(rows, context, windowed, longest) + (self._prompts(prefill) if prefill else [])
+        return Cost(added(seconds for _, seconds in terms), tuple(terms))
+
+    def _rounds(self, rows: int, context: Any, windowed: Any, longest: Any) -> list[tuple[str, Any]]:
         terms = [("host", STEP_S), ("decode", rows * self.decode_row_s)]
         if self.context_token_s:
             terms += [
                 ("attention", (context + 2 * windowed) * self.context_token_s),
                 ("walk", longest * self.context_token_s / 3),
             ]
-        if prefill:
-            terms.append(("prefill", sum(new for new, _ in prefill) * self.prefill_token_s))
-        return Cost(sum(seconds for _, seconds in terms), tuple(terms))
+        return terms
+
+    def _prompts(self, prefill: Sequence[tuple[int, int]]) -> list[tuple[str, float]]:
+        return [("prefill", sum(new for new, _ in prefill) * self.prefill_token_s)]
 
 
 class IndependentPath:

@@ -28,7 +28,7 @@ from simulator.cost.roofline import (
     split_kv_attention,
     walk_s,
 )
-from simulator.cost.tape import known, larger, smaller
+from simulator.cost.tape import added, known, larger, smaller
 from simulator.hardware import Hardware
 from simulator.number_format import FORMATS
 from simulator.serving_engine import ServingEngine, captured_rows
@@ -57,7 +57,7 @@ class PassCost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        return sum(term.seconds for term in self.terms)
+        return added([term.seconds for term in self.terms])
 
     @property
     def bound(self) -> Bound:
@@ -176,7 +176,7 @@ class ForwardCost:
         # What depends on contexts comes last, so that all else is one sum.
         terms = (*others.terms, self.attention_term(asked))
         if others.launch_s is not None:
-            device_s = sum(term.seconds for term in terms)
+            device_s = added([term.seconds for term in terms])
             terms = (*terms, CostTerm("launch_wait", larger(others.launch_s - device_s, 0.0), "host"))
         return PassCost(terms)
 

@@ -48,7 +48,7 @@ class Replica:
         self.env, self.rules, self.pricer, self.paths = env, rules, pricer, paths
         self.scheduler = Scheduler(rules, num_speculative_tokens)
         self.records = RequestRecords()
-        self.steps = StepRecords()
+        self._steps = StepRecords()
         self.request_done: Callable[[], None] = lambda: None
         self._start()
 
@@ -57,9 +57,14 @@ class Replica:
         self._arrival = self.env.event()
         self.env.process(self._serve())
 
+    @property
+    def steps(self) -> StepRecords:
+        """Every step so far."""
+        return self._steps
+
     def statistics(self) -> EngineStatistics:
         """How many events the run took."""
-        return EngineStatistics(len(self.steps), len(self.steps), len(self.steps))
+        return EngineStatistics(len(self._steps), len(self._steps), len(self._steps))
 
     def submit(self, request: Request) -> bool:
         """Queues a request that arrives now; False if it can never be served, which is recorded."""
@@ -94,7 +99,7 @@ class Replica:
             yield self.env.timeout(cost.seconds)
             accepted = accept(plan)
             emitted = self._commit(plan, accepted, start_s)
-            self.steps.append(step_record(plan, start_s, cost.seconds, sum(accepted), emitted), cost.terms)
+            self._steps.append(step_record(plan, start_s, cost.seconds, sum(accepted), emitted), cost.terms)
 
     def _commit(self, plan: StepPlan, accepted: list[int], start_s: float) -> int:
         """Moves every sequence of the step on, and lets the finished ones go. Returns the tokens emitted."""
