@@ -8,7 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from calibration.tracing import PromptTrace
+from calibration.tracing import Numbers, PromptTrace
+
+# Of what a line holds: a log of another version is begun anew.
+_VERSION = 2
 
 
 class TraceLog:
@@ -16,7 +19,7 @@ class TraceLog:
 
     def __init__(self, path: Path, settings: Mapping[str, Any]):
         self.path = path
-        self._header = json.dumps({"settings": settings}, sort_keys=True)
+        self._header = json.dumps({"settings": settings, "version": _VERSION}, sort_keys=True)
         self.finished: dict[int, PromptTrace] = {}
         lines = path.read_bytes().split(b"\n") if path.is_file() else []
         # What follows the last line end was being written when the run was killed.
@@ -39,6 +42,11 @@ class TraceLog:
 
 
 def _prompt_trace(entry: Mapping[str, Any]) -> PromptTrace:
-    acceptance = tuple(tuple(value) if isinstance(value, list) else value for value in entry["acceptance"])
+    acceptance, confidence = _numbers(entry["acceptance"]), _numbers(entry["confidence"])
+    assert acceptance is not None
     proposed = None if entry["proposed"] is None else tuple(entry["proposed"])
-    return PromptTrace(tuple(entry["tokens"]), acceptance, proposed, entry["prompt_sha256"])
+    return PromptTrace(tuple(entry["tokens"]), acceptance, proposed, entry["prompt_sha256"], confidence)
+
+
+def _numbers(values: list[Any] | None) -> Numbers | None:
+    return None if values is None else tuple(tuple(value) if isinstance(value, list) else value for value in values)

@@ -31,22 +31,29 @@ from calibration.decoding import (
 )
 from calibration.decoding.generation import check_request
 from calibration.decoding.models import KeyValueCache
-from calibration.decoding.sampling import choose
+from calibration.decoding.sampling import choose, confidence
 from calibration.decoding.speculation import resized
 
 DEPTH = 16
 Probabilities = npt.NDArray[np.float64]
+Numbers = tuple[float, ...] | tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTrace:
     """What one prompt gave, by emitted token: `acceptance`, a number or a row of `depth` numbers (0 past the end of the output);
-    `proposed`, how many drafts a round that starts there would have, None where always as many as asked for."""
+    `proposed`, how many drafts a round that starts there would have, None where always as many as asked for; `confidence`, in the
+    shape of `acceptance`, what the drafter gave its likeliest token, None where no model drafts.
+
+    A confidence of one number is that of a draft after the true text: past its first mismatch a round would have drafted after a
+    text of its own, which nobody saw. Rows hold the confidence of the drafts as they were made, 0 past the last.
+    """
 
     tokens: tuple[int, ...]
-    acceptance: tuple[float, ...] | tuple[tuple[float, ...], ...]
+    acceptance: Numbers
     proposed: tuple[int, ...] | None
     prompt_sha256: str
+    confidence: Numbers | None = None
 
     @property
     def output_sha256(self) -> str:
@@ -95,10 +102,20 @@ def trace_text(
     sampling: Sampling = GREEDY,
     depth: int = DEPTH,
 ) -> PromptTrace:
-    """The trace of an output that is there already and was drawn from the target with this sampling."""
+    """The trace of an output that is there already and was drawn from the target with this sampling: one pass of each model."""
     check_request(target, prompt_ids, len(tokens))
-    output = _Output(ended=lambda done: len(done) == len(tokens), choose=lambda _, index: tokens[index])
-    return _trace(target, drafter, prompt_ids, output, sampling, depth)
+    if not tokens or (drafter.modules and depends_on_round_start(drafter)):
+        output = _Output(ended=lambda done: len(done) == len(tokens), choose=lambda _, index: tokens[index])
+        return _trace(target, drafter, prompt_ids, output, sampling, depth)
+    drafter.check(target)
+    if isinstance(drafter, ModelDrafter):
+        target_probs, _ = _teacher_forced(target, target.vocab_size, prompt_ids, tokens, sampling)
+        return _one_pass_trace(target, drafter, prompt_ids, tokens, target_probs, sampling)
+    with closing(_RoundRows(target, drafter, target.new_cache(), prompt_ids, sampling, depth)) as rows:
+        for length in range(len(tokens)):
+            rows.propose([*prompt_ids, *tokens[:length]])
+    acceptance, proposed = rows.acceptance(list(tokens))
+    return PromptTrace(tuple(tokens), acceptance, proposed, tokens_sha256(prompt_ids), rows.confidence_rows())
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +140,25 @@ def _trace(
         with closing(_RoundRows(target, drafter, cache, prompt_ids, sampling, depth)) as rows:
             tokens, _ = _walk(target, cache, prompt_ids, output, sampling, rows.propose)
         acceptance, proposed = rows.acceptance(tokens)
-        return PromptTrace(tuple(tokens), acceptance, proposed, tokens_sha256(prompt_ids))
+        return PromptTrace(tuple(tokens), acceptance, proposed, tokens_sha256(prompt_ids), rows.confidence_rows())
     if not isinstance(drafter, ModelDrafter):
         raise DecodingError(f"drafter {drafter.name}: must be a model to be traced in one pass")
     tokens, target_probs = _walk(target, cache, prompt_ids, output, sampling)
-    draft_probs = _teacher_forced(drafter, target.vocab_size, prompt_ids, tokens, drafter.sampling or sampling)
-    return PromptTrace(
-        tuple(tokens), tuple(np.minimum(1.0, draft_probs / target_probs).tolist()), None, tokens_sha256(prompt_ids)
-    )
+    return _one_pass_trace(target, drafter, prompt_ids, tokens, target_probs, sampling)
+
+
+def _one_pass_trace(
+    target: CausalModel,
+    drafter: ModelDrafter,
+    prompt_ids: Sequence[int],
+    tokens: Sequence[int],
+    target_probs: Probabilities,
+    sampling: Sampling,
+) -> PromptTrace:
+    own = drafter.sampling or sampling
+    draft_probs, confident = _teacher_forced(drafter.model, target.vocab_size, prompt_ids, tokens, own)
+    acceptance = tuple(np.minimum(1.0, draft_probs / target_probs).tolist())
+    return PromptTrace(tuple(tokens), acceptance, None, tokens_sha256(prompt_ids), tuple(confident.tolist()))
 
 
 def _walk(
@@ -159,13 +187,13 @@ def _walk(
 
 
 def _teacher_forced(
-    drafter: ModelDrafter, vocab_size: int, prompt_ids: Sequence[int], tokens: Sequence[int], sampling: Sampling
-) -> Probabilities:
-    """The draft's probability of each token of the target's output, in one pass over the whole text."""
+    model: CausalModel, vocab_size: int, prompt_ids: Sequence[int], tokens: Sequence[int], sampling: Sampling
+) -> tuple[Probabilities, Probabilities]:
+    """A model's probability of each token of the target's output, and its confidence there, in one pass over the whole text."""
     text = torch.tensor([[*prompt_ids, *tokens][:-1]])
-    logits = resized(drafter.model(text, drafter.model.new_cache(), last=len(tokens))[0], vocab_size)
+    logits = resized(model(text, model.new_cache(), last=len(tokens))[0], vocab_size)
     chosen = sampling.probabilities(logits).gather(-1, torch.tensor(tokens)[:, None].to(logits.device))
-    return chosen[:, 0].double().cpu().numpy()
+    return chosen[:, 0].double().cpu().numpy(), confidence(logits).double().cpu().numpy()
 
 
 class _RoundRows:
@@ -185,9 +213,11 @@ class _RoundRows:
             raise DecodingError(
                 f"drafter {drafter.name}: must draft greedily to be traced, since its drafts depend on the start of their round"
             )
-        self.depth = depth
+        self.depth, self.has_model = depth, bool(drafter.modules)
         self.session = drafter.session(target, cache)
+        self.session.watch = self._watch
         self.proposals: list[list[int]] = []
+        self.confidences: list[float] = []
         if drafter.modules and len(prompt_ids) > 1:
             # Heads draft from the target's states: it runs ahead to all but the last token, as before any round.
             target(torch.tensor([list(prompt_ids[:-1])]), cache, last=1)
@@ -197,8 +227,21 @@ class _RoundRows:
         self.session.keep(len(context))
         self.proposals.append(list(drafts))
 
+    def _watch(self, logits: torch.Tensor) -> None:
+        self.confidences.append(float(confidence(logits)))
+
     def close(self) -> None:
         self.session.close()
+
+    def confidence_rows(self) -> tuple[tuple[float, ...], ...] | None:
+        """Rows of `depth` confidences, one for each draft of a proposal; None where no model drafted."""
+        if not self.has_model:
+            return None
+        each, rows = iter(self.confidences), []
+        for drafts in self.proposals:
+            row = [next(each) for _ in drafts]
+            rows.append((*row, *[0.0] * (self.depth - len(row))))
+        return tuple(rows)
 
     def acceptance(self, tokens: Sequence[int]) -> tuple[tuple[tuple[float, ...], ...], tuple[int, ...] | None]:
         """Rows of `depth` flags, 1 as long as drafts agree with the output, and the lengths of the proposals."""

@@ -101,6 +101,7 @@ def trace_file(
     if not kept:
         raise SpecError([Problem("--max-new-tokens", "", "must let the target emit at least one token")])
     proposed = [number for trace, _ in kept for number in trace.proposed or ()]
+    confidence = [value for trace, _ in kept for value in trace.confidence or ()]
     category = np.array([prompt.category for _, prompt in kept])
     return TraceFile(
         TraceAcceptance(
@@ -108,6 +109,8 @@ def trace_file(
             np.array([len(trace.tokens) for trace, _ in kept]),
             np.array(proposed, dtype=np.int64) if proposed else None,
             category if category.all() else None,
+            # As precise as a file holds it, so that what is told of a trace is what its file says.
+            np.array(confidence, dtype=np.float32).astype(float) if confidence else None,
         ),
         provenance,
         np.array([trace.prompt_sha256 for trace, _ in kept]),

@@ -126,7 +126,7 @@ def test_greedy_speculation_writes_what_plain_decoding_writes(family, name):
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "tiny"])
-@pytest.mark.parametrize("name", DRAFTERS[:7])
+@pytest.mark.parametrize("name", DRAFTERS)
 def test_a_batch_with_ragged_acceptance_writes_what_each_sequence_writes_alone(family, name):
     target, other = FAMILIES[family](0), FAMILIES[family](1)
     drafter = _drafters(target, other)[name]
@@ -173,15 +173,24 @@ def test_the_target_accepts_all_of_its_own_drafts():
 def test_a_counter_that_counts_wrong_is_found_out(monkeypatch):
     target = _tiny()
 
-    def run():
+    def alone():
         d.speculative_generate(target, d.PromptLookupDrafter(), PROMPTS[2], 8, 2)
 
-    run()
-    for broken in (lambda self, *_: None, lambda self, *_: setattr(self, "forwards", self.forwards + 2)):
-        with monkeypatch.context() as patch:
-            patch.setattr(d.ForwardCounter, "_count", broken)
-            with pytest.raises(d.ForwardCountError):
-                run()
+    def together():
+        d.speculative_generate_batch(target, d.PromptLookupDrafter(), PROMPTS, 8, 2)
+
+    def every_third(self, *_):
+        self.calls = getattr(self, "calls", 0) + 1
+        self.forwards += self.calls % 3 > 0
+
+    broken = (lambda self, *_: None, lambda self, *_: setattr(self, "forwards", self.forwards + 2), every_third)
+    for run in (alone, together):
+        run()
+        for count in broken:
+            with monkeypatch.context() as patch:
+                patch.setattr(d.ForwardCounter, "_count", count)
+                with pytest.raises(d.ForwardCountError):
+                    run()
 
 
 def test_a_target_that_takes_two_passes_a_round_is_found_out():
@@ -207,8 +216,15 @@ def test_passes_outside_the_rounds_are_found_out():
             session.keep = lambda length: target(torch.tensor([[1]]), target.new_cache())
             return session
 
+        def batch_session(self, target, target_cache, streams, **options):
+            session = super().batch_session(target, target_cache, streams, **options)
+            session.keep = lambda lengths: target(torch.tensor([[1]]), target.new_cache())
+            return session
+
     with pytest.raises(d.ForwardCountError, match="its rounds account for"):
         d.speculative_generate(_tiny(), Peeking(), PROMPTS[2], 8, 2)
+    with pytest.raises(d.ForwardCountError, match="its rounds account for"):
+        d.speculative_generate_batch(_tiny(), Peeking(), PROMPTS, 8, 2)
 
 
 @pytest.mark.parametrize("family", ["llama", "tiny"])
@@ -285,7 +301,6 @@ def _with_config(module, **fields):
         (lambda: d.LayerSkipDrafter(_with_config(_llama(), num_kv_shared_layers=1), [0]), "none can be left out"),
         (lambda: d.speculative_generate(_tiny(), d.HeadDrafter(d.MedusaHeads(8, VOCAB, 2)), [1], 4, 2), r"width .* 16 \(got 8\)"),
         (lambda: d.speculative_generate(_tiny(), d.HeadDrafter(d.MedusaHeads(16, 9, 2)), [1], 4, 2), r"vocabulary of 61 tokens \(got 9\)"),
-        (lambda: d.speculative_generate_batch(_tiny(), d.HeadDrafter(d.MedusaHeads(16, VOCAB, 2)), [[1]], 4, 2), "one sequence at a time"),
         (lambda: d.plain_generate(_tiny(), [], 4), "at least one token"),
         (lambda: d.plain_generate(_tiny(), [VOCAB], 4), r"from 0 to 60 \(got 61 to 61\)"),
         (lambda: d.plain_generate(_tiny(), [1], -1), "at least 0"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -115,9 +117,63 @@ def test_a_trace_with_depths_is_summarised_to_its_depth() -> None:
     assert list(summary.by_category) == ["code"]
 
 
+def test_a_confidence_that_knows_the_outcome_saves_every_wasted_draft() -> None:
+    law = trace_of(IndependentAcceptance(0.6), 30, 80)
+    knowing = replace(law, confidence=0.1 + 0.8 * law.acceptance)
+    found = summarise(knowing).confidence
+    assert found is not None
+    assert (found.where_rejected, found.where_accepted) == (pytest.approx(0.1), pytest.approx(0.9))
+    everything, *_, surest = (at for at in found.stopping if at.threshold <= 0.8)
+    assert everything.drafts_per_round == 8
+    for at in (everything, surest):
+        assert at.mean_acceptance_length == pytest.approx(law.mean_acceptance_length(8))
+    # Drafts under way at the end of a prompt go on: what a drafter would have doubted there was not recorded.
+    assert surest.drafts_per_round == pytest.approx(surest.mean_acceptance_length - 1, abs=0.15)
+    assert surest.draft_acceptance_rate > 0.9
+
+
+def test_a_confidence_that_knows_nothing_trades_drafts_for_tokens_at_the_same_rate() -> None:
+    law = trace_of(IndependentAcceptance(0.6), 60, 120)
+    blind = replace(law, confidence=np.random.default_rng(5).random(len(law.acceptance)))
+    shortened = blind.stopping_below(0.4)
+    # A draft is made with probability 0.6 and then accepted with 0.6: as drafting at all were a coin of its own.
+    assert shortened.mean_acceptance_length(8) == pytest.approx(sum(0.36**i for i in range(9)), rel=0.03)
+    assert shortened.drafts_per_round(8) == pytest.approx(sum(0.6**i for i in range(1, 9)), rel=0.06)
+    lengths = [blind.stopping_below(least).mean_acceptance_length(8) for least in (0.0, 0.3, 0.6, 0.9, 1.0)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[-1] == 1
+
+
+def test_confidence_by_depth_shortens_each_row() -> None:
+    rows = np.array([[1.0, 1.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    sure = np.array([[0.9, 0.2], [0.9, 0.9], [0.1, 0.9], [0.5, 0.0]])
+    law = TraceAcceptance(rows, np.array([4]), np.array([2, 1, 2, 1]), confidence=sure)
+    assert law.stopping_below(0.5).proposed.tolist() == [1, 1, 0, 1]
+    assert summarise(law).confidence.approximate is False
+    with pytest.raises(ValueError, match="no confidence"):
+        TraceAcceptance(rows, np.array([4])).stopping_below(0.5)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "must"),
+    [
+        (np.full(3, 0.5), "must be numbers in the shape of acceptance"),
+        (np.full((4, 2), 1), "must be numbers in the shape of acceptance"),
+        (np.full((4, 2), 1.5), "must be between 0 and 1 throughout"),
+        (np.full((4, 2), np.nan), "must be between 0 and 1 throughout"),
+    ],
+)
+def test_a_confidence_that_does_not_fit_is_refused(confidence, must) -> None:
+    rows = np.array([[1.0, 1.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    with pytest.raises(ValueError, match=f"confidence {must}"):
+        TraceAcceptance(rows, np.array([4]), confidence=confidence)
+
+
 def test_sampled_traces_with_depths_come_back_from_both_containers(tmp_path) -> None:
     rows = np.random.default_rng(2).random((5, 3)) * np.array([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 0], [1, 0, 0]])
-    content = TraceFile(TraceAcceptance(rows, np.array([3, 2]), proposed=np.array([3, 0, 1, 2, 9])), {"target": "t"})
+    sure = np.random.default_rng(3).random((5, 3)).astype(np.float32).astype(float)
+    law = TraceAcceptance(rows, np.array([3, 2]), proposed=np.array([3, 0, 1, 2, 9]), confidence=sure)
+    content = TraceFile(law, {"target": "t"})
     for name in ("t.npz", "t.parquet"):
         write_trace_file(tmp_path / name, content)
         first = (tmp_path / name).read_bytes()
@@ -125,5 +181,6 @@ def test_sampled_traces_with_depths_come_back_from_both_containers(tmp_path) -> 
         assert (tmp_path / name).read_bytes() == first
         back = read_trace_file(tmp_path / name)
         assert np.array_equal(back.trace.acceptance, rows)
+        assert np.array_equal(back.trace.confidence, sure)
         assert back.trace.proposed.tolist() == [3, 0, 1, 2, 9]
         assert back.provenance == {"target": "t"}

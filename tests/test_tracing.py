@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,14 +21,17 @@ from calibration.decoding import (
     Drafter,
     EagleHead,
     HeadDrafter,
+    LayerSkipDrafter,
     MedusaHeads,
     Round,
     Sampling,
     plain_generate,
     speculative_generate,
+    speculative_generate_batch,
 )
-from calibration.model_files import ModelFileError, model_source, smollm2
-from calibration.pairs import Pair, PairError, load_pair
+from calibration.head_files import write_head
+from calibration.model_files import MODELS, ModelFileError, model_source, smollm2
+from calibration.pairs import Pair, PairError, load_pair, with_draft
 from calibration.prompts import BUILTIN, PromptError, read_prompts
 from calibration.tracing import PromptTrace, trace_prompt
 from simulator.acceptance import TraceAcceptance, load_trace, read_trace_file
@@ -37,6 +41,7 @@ from simulator.trace import TraceOrder, trace_file, trace_pair
 GAMMAS = (1, 2, 4, 8)
 PROMPTS = read_prompts(BUILTIN)
 KINDS = {prompt.category: prompt for prompt in PROMPTS}
+SHIPPED = MODELS / "byte_pair" / "draft" / "model.safetensors"
 DRAFTS = ("byte_pair", "self", "ngram", "ngram:6-2", "exit:2", "skip:1")
 
 
@@ -62,12 +67,14 @@ def smollm2_pairs() -> dict[str, Pair]:
     return {draft: load_pair("smollm2", draft) for draft in ("skip:12-17", "ngram", "self")}
 
 
-def replayed_rounds(trace: PromptTrace, gamma: int, max_new_tokens: int) -> list[Round]:
+def replayed_rounds(
+    trace: PromptTrace, gamma: int, max_new_tokens: int, change: Callable[[TraceAcceptance], TraceAcceptance] = lambda law: law
+) -> list[Round]:
     """What the simulator replays: the first token comes from the prefill, then rounds until the output ends.
 
     A real run does not know where its output will end, so its drafts are cut at the token budget only.
     """
-    law, length = as_law(trace), len(trace.tokens)
+    law, length = change(as_law(trace)), len(trace.tokens)
     path, position, rounds = law.path(0, length, seed=0), 1, []
     while position < length:
         proposed = path.proposed(position, min(gamma, max_new_tokens - position - 1))
@@ -109,6 +116,20 @@ def test_real_greedy_rounds_equal_the_replay_round_by_round(pairs: dict[str, Pai
         assert len({each.proposed for each in rounds}) > 2
 
 
+@pytest.mark.parametrize("draft", [*DRAFTS, "medusa:random", "eagle:random"])
+def test_real_greedy_rounds_in_a_batch_equal_the_replay_of_each_sequence(pairs: dict[str, Pair], draft: str) -> None:
+    pair = pairs.get(draft) or with_draft(pairs["self"], draft)
+    ids = [pair.encode(prompt.text) for prompt in KINDS.values()]
+    traces = [trace_prompt(pair.target, pair.drafter, each, 24, eos_ids=pair.eos_ids) for each in ids]
+    for gamma in GAMMAS:
+        real = speculative_generate_batch(pair.target, pair.drafter, ids, 24, gamma, eos_ids=pair.eos_ids)
+        # In a batch rounding differs and can turn a near tie: such a text has other rounds.
+        same = [own == trace.tokens for own, trace in zip(real.tokens, traces, strict=True)]
+        assert sum(same) >= len(ids) - 1
+        for ok, rounds, trace in zip(same, real.rounds, traces, strict=True):
+            assert not ok or list(rounds) == replayed_rounds(trace, gamma, 24), (draft, gamma)
+
+
 def heads(pair: Pair) -> list[Drafter]:
     """Heads that agree now and then without any training: the output head on the last state, and a random recurrence."""
     torch.manual_seed(5)
@@ -127,6 +148,65 @@ def test_drafts_that_depend_on_their_round_are_replayed_from_one_row_per_start(p
         trace = trace_prompt(pair.target, drafter, pair.encode(KINDS["list"].text), 24)
         assert np.array(trace.acceptance).shape == (24, 16)
         check_replay(pair, drafter, KINDS["list"].text, 24)
+
+
+class Hesitant(Drafter):
+    """Ends its proposal before the first token that the drafter within gives less than `least`."""
+
+    def __init__(self, drafter: Drafter, least: float):
+        self.drafter, self.least, self.name = drafter, least, f"hesitant {drafter.name}"
+
+    @property
+    def modules(self) -> Sequence[torch.nn.Module]:
+        return self.drafter.modules
+
+    def session(self, *args, **options):
+        session, seen, propose = self.drafter.session(*args, **options), [], None
+        session.watch, propose = lambda logits: seen.append(torch.softmax(logits, -1).max() >= self.least), session.propose
+
+        def shortened(context: Sequence[int], k: int):
+            seen.clear()
+            drafts, probs = propose(context, k)
+            return drafts[: [*seen, False].index(False)], probs
+
+        session.propose = shortened
+        return session
+
+    def batch_session(self, *args, **options):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("least", [0.3, 0.7])
+@pytest.mark.parametrize("draft", ["byte_pair", "exit:2", "shared"])
+def test_rounds_that_end_at_a_doubtful_token_emit_what_their_replay_emits(
+    pairs: dict[str, Pair], draft: str, least: float
+) -> None:
+    """And where the confidence was recorded along each round's own drafts, they propose as many too."""
+    pair = pairs["self" if draft == "shared" else draft]
+    shared = LayerSkipDrafter(pair.target, [0, 1, 3], share_cache=True)
+    drafter = shared if draft == "shared" else pair.drafter
+    lengths = set()
+    for prompt in list(KINDS.values())[:3]:
+        ids = pair.encode(prompt.text)
+        trace = trace_prompt(pair.target, drafter, ids, 40, eos_ids=pair.eos_ids)
+        real = speculative_generate(pair.target, Hesitant(drafter, least), ids, 40, 8, eos_ids=pair.eos_ids).rounds
+        replayed = replayed_rounds(trace, 8, 40, lambda law: law.stopping_below(least))
+        assert [each.accepted for each in real] == [each.accepted for each in replayed]
+        for one, other in zip(real, replayed, strict=True):
+            known = one.accepted + 1 if draft != "shared" else 8
+            assert min(one.proposed, known) == min(other.proposed, known)
+        lengths |= {each.proposed for each in real}
+    assert {0, 8} & lengths
+    assert len(lengths) > 3
+
+
+def test_confidence_is_a_probability_for_models_and_absent_for_look_ups(pairs: dict[str, Pair]) -> None:
+    ids = pairs["self"].encode(KINDS["code"].text)
+    sampled = [trace_prompt(pairs["self"].target, pairs["byte_pair"].drafter, ids, 16, sampling=Sampling(t)) for t in (0.5, 1.5)]
+    assert all(0 < value <= 1 for trace in sampled for value in trace.confidence)
+    first = [trace.confidence[0] for trace in sampled]
+    assert first[0] == pytest.approx(first[1]), "at temperature 1, whatever the sampler"
+    assert trace_prompt(pairs["ngram"].target, pairs["ngram"].drafter, ids, 16).confidence is None
 
 
 def test_a_wrong_trace_would_be_noticed(pairs: dict[str, Pair]) -> None:
@@ -216,6 +296,30 @@ def test_a_draft_that_samples_and_depends_on_its_round_is_refused(pairs: dict[st
         trace_prompt(pair.target, heads(pair)[0], [1, 2], 4, sampling=Sampling(temperature=0.8))
 
 
+@pytest.mark.parametrize(("draft", "gamma", "tokens"), [("skip:12-17", 2, 28), ("ngram", 3, 20)])
+def test_sampled_rounds_of_smollm2_are_those_the_replay_of_their_text_expects(
+    smollm2_pairs: dict[str, Pair], draft: str, gamma: int, tokens: int
+) -> None:
+    """Short prompts in one batch, three times over with random numbers of their own, so that rounds are many and passes few."""
+    pair, sampling = smollm2_pairs[draft], Sampling(temperature=0.8)
+    texts = ("one two three, one two three, one two", "The names of the months are January,", "def add(a, b):\n    return a + b\n\n\ndef",
+             "Once upon a time there was a", "Water boils at 100 degrees. Water freezes at", "1. apple\n2. pear\n3.", "Dear Sir or Madam,\n",
+             "The cat sat on the mat. The dog sat on the")  # fmt: skip
+    prompts = [pair.tokenizer(text)["input_ids"] for text in texts] * 3
+    real = speculative_generate_batch(
+        pair.target, pair.drafter, prompts, tokens, gamma, sampling=sampling, seed=11, eos_ids=pair.eos_ids
+    )
+    rounds, expected, variance = 0, 0.0, 0.0
+    for ids, text, own in zip(prompts, real.tokens, real.rounds, strict=True):
+        if len(text) > 1:
+            law = retraced(pair, ids, text, sampling)
+            rounds += len(own)
+            expected += law.rounds(gamma)
+            variance += float(np.var([len(walk(law, gamma, seed)) for seed in range(100)]))
+    assert rounds >= 300
+    assert abs(rounds - expected) <= 2 * math.sqrt(variance), (rounds, expected, math.sqrt(variance))
+
+
 @pytest.mark.parametrize("draft", ["skip:12-17", "ngram", "self"])
 def test_real_rounds_of_smollm2_equal_the_replay(smollm2_pairs: dict[str, Pair], draft: str) -> None:
     pair = smollm2_pairs[draft]
@@ -269,7 +373,8 @@ def test_both_containers_hold_the_same_trace_and_its_origin(few: Path, tmp_path:
     asked = order(few, draft=draft, store_tokens=True)
     one, other = (trace_pair(asked, tmp_path / f"t.{suffix}").path for suffix in ("npz", "parquet"))
     ours, theirs = read_trace_file(one), read_trace_file(other)
-    for name in ("acceptance", "lengths", "proposed", "category"):
+    assert (ours.trace.confidence is None) == (draft == "ngram")
+    for name in ("acceptance", "lengths", "proposed", "category", "confidence"):
         assert np.array_equal(getattr(ours.trace, name), getattr(theirs.trace, name))
     for name in ("prompt_sha256", "output_sha256", "token_ids"):
         assert np.array_equal(getattr(ours, name), getattr(theirs, name))
@@ -299,6 +404,10 @@ def test_token_ids_are_hashed_and_not_stored_unless_asked_for(few: Path, tmp_pat
         ({"draft": "skip:2-9"}, "skip must name layers from 0 to 3, such as skip:2-3,5 (got '2-9')"),
         ({"draft": "skip:0-3"}, "skip must leave at least one of the 4 layers"),
         ({"draft": "ngram:0"}, "ngram must name the longest and shortest match"),
+        ({"draft": "medusa:absent.safetensors"}, "draft medusa: absent.safetensors: no such file"),
+        ({"draft": "eagle:few.jsonl"}, "draft eagle: few.jsonl: must be a safetensors file"),
+        ({"draft": f"medusa:{SHIPPED}"}, "must hold the tensor output.0.weight of medusa-style heads (its tensors: model.embed"),
+        ({"draft": f"eagle:{SHIPPED}"}, "must hold the tensor join.weight of eagle-style heads"),
         ({"dtype": "fp8"}, "dtype: must be one of fp32, bf16, fp16 (got 'fp8')"),
         ({"device": "warp"}, "device: must be one that torch can use here"),
         ({"temperature": -1.0}, "temperature: must be at least 0"),
@@ -332,6 +441,42 @@ def test_a_draft_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
         PairError, match=r"another vocabulary \(2 tokens\) than target byte_pair \(257 tokens, 0 with the same number\)"
     ):
         load_pair("byte_pair", str(other))
+
+
+def test_heads_of_a_file_draft_as_those_written_whatever_their_tensors_are_called(pairs: dict[str, Pair], tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    pair, ids = pairs["self"], pairs["self"].encode(KINDS["code"].text)
+    for number, drafter in enumerate(heads(pair)):
+        kind, path = drafter.name, tmp_path / f"{drafter.name}.safetensors"
+        for tensor in drafter.head.parameters():
+            tensor.data = tensor.data.to(torch.bfloat16).float()
+        write_head(path, drafter.head)
+        read = with_draft(pair, f"{kind}:{path}")
+        expected = trace_prompt(pair.target, drafter, ids, 12)
+        assert trace_prompt(pair.target, read.drafter, ids, 12) == expected
+        assert re.fullmatch("[0-9a-f]{16}", read.draft_fingerprint)
+        if number == 0:
+            published = {
+                re.sub(r"output\.(\d)", r"\1.1", re.sub(r"residual\.(\d)", r"\1.0.linear", name)): tensor
+                for name, tensor in load_file(path).items()
+            }
+            save_file(published, tmp_path / "published.safetensors")
+            other = with_draft(pair, f"medusa:{tmp_path / 'published.safetensors'}")
+            assert trace_prompt(pair.target, other.drafter, ids, 12) == expected
+
+
+def test_heads_of_another_model_or_with_tensors_too_many_are_refused(pairs: dict[str, Pair], tmp_path: Path) -> None:
+    from calibration.decoding import DecodingError
+
+    write_head(tmp_path / "narrow.safetensors", MedusaHeads(128, 257, 2))
+    with pytest.raises(DecodingError, match=r"must have the width of target byte_pair, 256 \(got 128\)"):
+        with_draft(pairs["self"], f"medusa:{tmp_path / 'narrow.safetensors'}")
+    deep = MedusaHeads(256, 257, 2)
+    deep.residual.append(torch.nn.Linear(256, 256))
+    write_head(tmp_path / "deep.safetensors", deep)
+    with pytest.raises(ModelFileError, match=r"must hold the tensors of one head each: Unexpected key\(s\)"):
+        with_draft(pairs["self"], f"medusa:{tmp_path / 'deep.safetensors'}")
 
 
 def test_a_folder_loads_as_the_pair_it_holds(pairs: dict[str, Pair]) -> None:

@@ -10,7 +10,8 @@ from calibration.decoding.counting import ForwardCounter, ForwardCountError
 from calibration.decoding.drafters import Drafter, DraftSession
 from calibration.decoding.errors import DecodingError
 from calibration.decoding.generation import Generation, Round, plain_generate, speculative_generate
-from calibration.decoding.heads import EagleHead, HeadDrafter, MedusaHeads
+from calibration.decoding.head_drafter import HeadDrafter
+from calibration.decoding.heads import EagleHead, MedusaHeads
 from calibration.decoding.layer_skip import LayerSkipDrafter
 from calibration.decoding.model_drafter import ModelDrafter, SelfDrafter
 from calibration.decoding.models import CausalModel, HuggingFaceModel, as_model

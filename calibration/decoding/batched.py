@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from calibration.decoding.counting import ForwardCounter, ForwardCountError
+from calibration.decoding.counting import ForwardCounter, ForwardCountError, check_all_accounted_for
 from calibration.decoding.drafters import BatchDraftSession, Drafter, Proposal
 from calibration.decoding.generation import Round, check_request, until_end
 from calibration.decoding.models import CausalModel, as_model
@@ -63,7 +63,7 @@ def speculative_generate_batch(
     """As `speculative_generate`, for all prompts at once: one forward pass of the target per round of the batch.
 
     Raises:
-        DecodingError: the request or the pair makes no sense, or the drafter works on one sequence at a time.
+        DecodingError: the request or the pair makes no sense.
         ForwardCountError: a round did not cost exactly one forward pass of the target.
     """
     model = as_model(target)
@@ -122,13 +122,19 @@ class _BatchLoop:
             if self.drafter
             else None
         )
-        if self.max_new_tokens and self.all:
-            with self.target_calls, self.draft_calls:
-                self._verify([([], None)] * len(self.all), "prefill")
-                self._drop_ended(session)
-                while self.active:
-                    self._round(session)
+        try:
+            if self.max_new_tokens and self.all:
+                with self.target_calls, self.draft_calls:
+                    self._verify([([], None)] * len(self.all), "prefill")
                     self._drop_ended(session)
+                    while self.active:
+                        self._round(session)
+                        self._drop_ended(session)
+        finally:
+            if session is not None:
+                session.close()
+        shared = any(module is self.target.module for module in self.draft_calls.modules)
+        check_all_accounted_for(self.target_calls, self.target_forwards, self.draft_forwards, shared)
         return BatchGeneration(
             tuple(tuple(s.context[s.prompt_length :]) for s in self.all),
             tuple(tuple(s.rounds) for s in self.all),

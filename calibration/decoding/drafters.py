@@ -1,4 +1,4 @@
-"""What every drafter offers. Those that exist: `model_drafter`, `layer_skip`, `prompt_lookup`, `heads`.
+"""What every drafter offers. Those that exist: `model_drafter`, `layer_skip`, `prompt_lookup`, `head_drafter`.
 
 A `Drafter` is a choice that serves many generations; `session` begins one of them and holds its cache.
 """
@@ -10,17 +10,18 @@ from collections.abc import Sequence
 
 import torch
 
-from calibration.decoding.errors import DecodingError
 from calibration.decoding.models import CausalModel, KeyValueCache
 from calibration.decoding.phases import Phases, no_phases
 from calibration.decoding.ragged import RaggedCache
-from calibration.decoding.sampling import GREEDY, RandomStreams, Sampling
+from calibration.decoding.sampling import GREEDY, RandomStreams, Sampling, Watch
 
 Proposal = tuple[list[int], torch.Tensor | None]
 
 
 class DraftSession(ABC):
-    """One generation's drafting."""
+    """One generation's drafting. `watch` sees the logits of every draft, where they come from a model."""
+
+    watch: Watch | None = None
 
     @abstractmethod
     def propose(self, context_ids: Sequence[int], k: int) -> Proposal:
@@ -45,6 +46,9 @@ class BatchDraftSession(ABC):
 
     def select(self, sequences: Sequence[int]) -> None:  # noqa: B027
         """Goes on with these sequences only."""
+
+    def close(self) -> None:  # noqa: B027
+        """As `DraftSession.close`."""
 
 
 class Drafter(ABC):
@@ -72,14 +76,14 @@ class Drafter(ABC):
     ) -> DraftSession:
         """Begins one generation. `target_cache` holds the context without its last token when drafts are asked for."""
 
+    @abstractmethod
     def batch_session(
         self,
-        target: CausalModel,  # noqa: ARG002
-        target_cache: RaggedCache,  # noqa: ARG002
-        streams: Sequence[RandomStreams],  # noqa: ARG002
+        target: CausalModel,
+        target_cache: RaggedCache,
+        streams: Sequence[RandomStreams],
         *,
-        sampling: Sampling = GREEDY,  # noqa: ARG002
-        phases: Phases = no_phases,  # noqa: ARG002
+        sampling: Sampling = GREEDY,
+        phases: Phases = no_phases,
     ) -> BatchDraftSession:
-        """Begins the generation of a batch, one entry of `streams` per sequence. Raises DecodingError where it cannot."""
-        raise DecodingError(f"drafter {self.name}: drafts for one sequence at a time; batches go with a model or prompt lookup")
+        """Begins the generation of a batch, one entry of `streams` per sequence."""

@@ -92,6 +92,7 @@ class ModelSession(DraftSession):
             streams=self.streams,
             vocab_size=self.vocab_size,
             phases=self.phases,
+            watch=self.watch,
         )
 
     def keep(self, length: int) -> None:

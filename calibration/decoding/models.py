@@ -41,20 +41,8 @@ class KeyValueCache(Protocol):
         ...
 
 
-@runtime_checkable
-class CausalModel(Protocol):
-    """A decoder-only language model with a cache."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def module(self) -> torch.nn.Module:
-        """What is called for each forward pass; hooks on it see every pass."""
-        ...
+class CachedModel(Protocol):
+    """Token ids to logits, over a cache."""
 
     def new_cache(self, *, rewinds: bool = True) -> Any:
         """An empty cache; one that never `rewinds` need not hold what a later crop would bring back."""
@@ -74,6 +62,22 @@ class CausalModel(Protocol):
         `slot_mask`, shape (batch, slots with the new ones), is False where a slot holds nothing for that sequence;
         `positions`, shape (batch, new tokens), are then the tokens' places in their own sequence.
         """
+        ...
+
+
+@runtime_checkable
+class CausalModel(CachedModel, Protocol):
+    """A decoder-only language model with a cache."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """What is called for each forward pass; hooks on it see every pass."""
         ...
 
     def tap_hidden(self, receive: Callable[[torch.Tensor], None]) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from calibration.decoding.errors import DecodingError
-from calibration.decoding.models import CausalModel, HuggingFaceModel
+from calibration.decoding.models import CachedModel, CausalModel, HuggingFaceModel
 
 
 class RaggedCache:
@@ -18,7 +18,7 @@ class RaggedCache:
     takes tokens back, slots stay empty. Only slots that are empty in every sequence at the end are given back.
     """
 
-    def __init__(self, model: CausalModel, batch: int):
+    def __init__(self, model: CachedModel, batch: int):
         self.model, self.cache = model, model.new_cache()
         self.places = torch.full((batch, 0), -1)
         self.lengths = [0] * batch
@@ -63,7 +63,9 @@ class RaggedCache:
 
     def _check_window(self) -> None:
         """A sliding window counts slots, empty ones too, and would end too early."""
-        window = getattr(self.model.config, "sliding_window", None) if isinstance(self.model, HuggingFaceModel) else None
+        if not isinstance(self.model, HuggingFaceModel):
+            return
+        window = getattr(self.model.config, "sliding_window", None)
         slots = self.places.shape[1]
         if window and slots >= window and any(getattr(layer, "is_sliding", False) for layer in self.cache.cache.layers):
             raise DecodingError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,6 +61,10 @@ class Sampling:
 GREEDY = Sampling()
 
 
+# Handed the logits of each position a draft token is chosen at, shape (vocabulary,).
+Watch = Callable[[torch.Tensor], None]
+
+
 class Stream(Protocol):
     """A source of uniform numbers in [0, 1)."""
 
@@ -90,12 +95,26 @@ def choose(logits: torch.Tensor, sampling: Sampling, stream: Stream) -> int:
     return int(logits.argmax(-1)) if sampling.greedy else draw(sampling.probabilities(logits), stream)
 
 
-def choose_draft(logits: torch.Tensor, sampling: Sampling, streams: RandomStreams, distributions: list[torch.Tensor]) -> int:
+def choose_draft(
+    logits: torch.Tensor,
+    sampling: Sampling,
+    streams: RandomStreams,
+    distributions: list[torch.Tensor],
+    watch: Watch | None = None,
+) -> int:
     """A draft token from the logits of one position; the distribution it was drawn from is kept, unless the draft is greedy."""
+    if watch is not None:
+        watch(logits)
     if sampling.greedy:
         return int(logits.argmax(-1))
     distributions.append(sampling.probabilities(logits))
     return draw(distributions[-1], streams.draft)
+
+
+def confidence(logits: torch.Tensor) -> torch.Tensor:
+    """What a drafter gives its likeliest token at temperature 1, shape (...): the number that rules such as llama.cpp's
+    `--draft-p-min` hold against a threshold."""
+    return torch.softmax(logits.float(), dim=-1).amax(-1)
 
 
 def acceptance_probability(target_probs: torch.Tensor, draft_probs: torch.Tensor | None, token: int) -> float:

@@ -18,6 +18,7 @@ from calibration.decoding.sampling import (
     GREEDY,
     RandomStreams,
     Sampling,
+    Watch,
     acceptance_probability,
     choose_draft,
     draw,
@@ -35,6 +36,7 @@ def draft_speculate(
     streams: RandomStreams | None = None,
     vocab_size: int | None = None,
     phases: Phases = no_phases,
+    watch: Watch | None = None,
 ) -> tuple[list[int], torch.Tensor | None]:
     """`k` draft tokens after `context_ids`, and the distributions they were drawn from, shape (k, vocabulary).
 
@@ -52,7 +54,7 @@ def draft_speculate(
         with phases(first if step == 0 else "draft", len(pending)):
             logits = draft_model(torch.tensor([pending]), cache, last=1)[0, -1]
         with phases("sampling", 1):
-            tokens.append(choose_draft(resized(logits, vocab_size), sampling, streams, distributions))
+            tokens.append(choose_draft(resized(logits, vocab_size), sampling, streams, distributions, watch))
         pending = tokens[-1:]
     return tokens, torch.stack(distributions) if distributions else None
 

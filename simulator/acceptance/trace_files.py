@@ -27,7 +27,7 @@ from simulator.whole_file import whole_file
 SCHEMA_VERSION = 1
 SUFFIXES = (".npz", ".parquet")
 _REQUIRED = ("schema_version", "acceptance", "lengths")
-_OPTIONAL = ("proposed", "category", "prompt_sha256", "output_sha256", "token_ids", "provenance")
+_OPTIONAL = ("proposed", "category", "confidence", "prompt_sha256", "output_sha256", "token_ids", "provenance")
 _PER_PROMPT = ("category", "prompt_sha256", "output_sha256")
 _METADATA = b"specsim"
 Array = npt.NDArray[Any]
@@ -89,14 +89,20 @@ def read_trace_file(path: str | Path) -> TraceFile:
         problems.append(Problem(source, "schema_version", f"must be {SCHEMA_VERSION}", str(version)))
     if problems:
         raise SpecError(problems)
-    proposed, category = arrays.get("proposed"), arrays.get("category")
-    found = [*faults(arrays["acceptance"], arrays["lengths"], proposed, category)]
+    proposed, category, confidence = arrays.get("proposed"), arrays.get("category"), arrays.get("confidence")
+    found = [*faults(arrays["acceptance"], arrays["lengths"], proposed, category, confidence)]
     found = found or _faults_of_origin(arrays)
     if found:
         raise SpecError(Problem(source, name, must) for name, must in found)
     whole = None if proposed is None else proposed.astype(np.int64)
     return TraceFile(
-        TraceAcceptance(arrays["acceptance"].astype(float), arrays["lengths"].astype(np.int64), whole, category),
+        TraceAcceptance(
+            arrays["acceptance"].astype(float),
+            arrays["lengths"].astype(np.int64),
+            whole,
+            category,
+            None if confidence is None else confidence.astype(float),
+        ),
         json.loads(str(arrays["provenance"])) if "provenance" in arrays else {},
         arrays.get("prompt_sha256"),
         arrays.get("output_sha256"),
@@ -134,6 +140,7 @@ def _arrays_of(content: TraceFile) -> dict[str, Array]:
         "lengths": trace.lengths,
         "proposed": trace.proposed,
         "category": trace.category,
+        "confidence": None if trace.confidence is None else trace.confidence.astype(np.float32),
         "prompt_sha256": content.prompt_sha256,
         "output_sha256": content.output_sha256,
         "token_ids": content.token_ids,
@@ -171,6 +178,9 @@ def _parquet(arrays: Mapping[str, Array]) -> bytes:
     columns = {"prompt": pa.array(np.repeat(np.arange(len(arrays["lengths"])), arrays["lengths"]))}
     columns["acceptance"] = pa.array(acceptance if acceptance.ndim == 1 else acceptance.tolist())
     columns |= {name: pa.array(arrays[name]) for name in ("proposed", "token_ids") if name in arrays}
+    if "confidence" in arrays:
+        confidence = arrays["confidence"]
+        columns["confidence"] = pa.array(confidence if confidence.ndim == 1 else list(confidence))
     whole = {"schema_version": int(arrays["schema_version"])}
     whole |= {name: arrays[name].tolist() for name in (*_PER_PROMPT, "provenance") if name in arrays}
     table = pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(whole, sort_keys=True).encode()})

@@ -20,6 +20,7 @@ from simulator.acceptance.traces import TraceAcceptance
 
 DEEPEST = 16
 RATES_AT = 8  # γ of the printed rates by depth
+THRESHOLDS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.9)
 Entry = TypeVar("Entry", bound=np.generic)
 _RESAMPLES = 2000
 _INTERVAL = (0.1, 0.9)
@@ -59,6 +60,35 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
+class StoppingAt:
+    """What becomes of a round that ends its drafting at the first token given less than `threshold`.
+
+    mean_acceptance_length is exact; drafts_per_round and draft_acceptance_rate are approximate where `Confidence.approximate`.
+    """
+
+    threshold: float
+    drafts_per_round: float
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """What the drafter gave its likeliest token: the mean over first drafts, and over those accepted and rejected.
+
+    approximate: one number a token, so that drafts past a first mismatch are counted as if they followed the true text.
+    stopping: at `num_speculative_tokens` drafts at most, a threshold of 0 being none.
+    """
+
+    mean: float
+    where_accepted: float
+    where_rejected: float
+    approximate: bool
+    num_speculative_tokens: int
+    stopping: tuple[StoppingAt, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TraceSummary:
     prompts: int
     tokens: int
@@ -71,6 +101,7 @@ class TraceSummary:
     runs: Runs
     by_category: dict[str, LengthAt]
     laws: tuple[FittedLaw, ...]
+    confidence: Confidence | None = None
 
 
 def summarise(trace: TraceAcceptance, seed: int = 0) -> TraceSummary:
@@ -93,6 +124,7 @@ def summarise(trace: TraceAcceptance, seed: int = 0) -> TraceSummary:
             name: lengths_with_intervals(trace.of_category(name), [min(4, deepest)], seed)[0] for name in trace.category_names()
         },
         laws=fitted_laws(trace, first, offered, {count: _endless_length(trace, count) for count in range(1, deepest + 1)}),
+        confidence=_confidence(trace, first, offered),
     )
 
 
@@ -116,6 +148,32 @@ def lengths_with_intervals(trace: TraceAcceptance, counts: Sequence[int], seed: 
         length = trace.mean_acceptance_length(count)
         found.append(LengthAt(count, length, float(low), float(high), trace.draft_acceptance_rate(count)))
     return tuple(found)
+
+
+def _confidence(trace: TraceAcceptance, first: Rates, offered: Flags) -> Confidence | None:
+    if trace.confidence is None or not offered.any():
+        return None
+    count = min(RATES_AT, trace.measured_up_to or RATES_AT)
+    own = (trace.confidence if trace.confidence.ndim == 1 else trace.confidence[:, 0])[offered]
+    accepted = first[offered]
+    stopping = []
+    for threshold in THRESHOLDS:
+        law = trace.stopping_below(threshold)
+        length, rate = law.mean_acceptance_length(count), law.draft_acceptance_rate(count)
+        stopping.append(StoppingAt(threshold, law.drafts_per_round(count), length, rate))
+    return Confidence(
+        float(own.mean()),
+        _weighted_mean(own, accepted),
+        _weighted_mean(own, 1 - accepted),
+        trace.confidence.ndim == 1,
+        count,
+        tuple(stopping),
+    )
+
+
+def _weighted_mean(values: Rates, weights: Rates) -> float:
+    total = float(weights.sum())
+    return float((values * weights).sum()) / total if total > 0 else 0.0
 
 
 def _endless_length(trace: TraceAcceptance, count: int) -> float:

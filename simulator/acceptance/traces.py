@@ -10,7 +10,12 @@ one target generation and one teacher-forced draft pass give everything. A greed
 input degrades along the chain (EAGLE, MTP, block drafters) have a row a[t, depth] for a round that starts at t.
 The arrays: `acceptance` (T,) or (T, depth) in 0..1, all prompts in a row, entries of a row that reach past the end of its
 prompt 0; `lengths` (prompts,) tokens per prompt; optional `proposed` (T,) drafts the drafter offers in a round that starts
-there; optional `category` (prompts,) text. `trace_files` writes and reads them.
+there; optional `category` (prompts,) text; optional `confidence`, shaped as `acceptance`: what the drafter gives its likeliest
+token. `trace_files` writes and reads them.
+
+Rules that end a round's drafting at a token the drafter doubts look at tokens not yet verified. What they emit is replayed
+exactly: up to and with its first mismatch a round drafts after the true text, and what lies behind does not count. How many
+drafts they spend is approximate where `confidence` is one number a token, which past the mismatch is not the draft's own.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from simulator.acceptance.rates import Rates
 from simulator.acceptance.streams import UniformStream
 
 Counts = npt.NDArray[np.int64]
+_ENDLESS = 1 << 20  # drafts: more than any round has
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +59,11 @@ class TraceAcceptance(AcceptanceLaw):
     lengths: Counts
     proposed: Counts | None = None
     category: npt.NDArray[np.str_] | None = None
+    confidence: Rates | None = None
     _replays: dict[int, _Replay] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        found = list(faults(self.acceptance, self.lengths, self.proposed, self.category))
+        found = list(faults(self.acceptance, self.lengths, self.proposed, self.category, self.confidence))
         if found:
             raise ValueError("; ".join(f"{array} {must}" for array, must in found))
 
@@ -93,18 +100,40 @@ class TraceAcceptance(AcceptanceLaw):
             raise KeyError(category)
         tokens = np.repeat(kept, self.lengths)
         proposed = None if self.proposed is None else self.proposed[tokens]
-        return TraceAcceptance(self.acceptance[tokens], self.lengths[kept], proposed, self.category[kept], note=self.note)
+        confidence = None if self.confidence is None else self.confidence[tokens]
+        return TraceAcceptance(
+            self.acceptance[tokens], self.lengths[kept], proposed, self.category[kept], confidence, note=self.note
+        )
+
+    def stopping_below(self, confidence: float) -> TraceAcceptance:
+        """The trace of a drafter that ends its proposal before the first token it gives less than `confidence`.
+
+        τ is exact; drafts beyond a first mismatch are approximate (see above). At the end of a prompt, where nobody knows what
+        would have followed, a proposal under way goes on. Raises ValueError where the trace has no confidence.
+        """
+        if self.confidence is None:
+            raise ValueError("this trace has no confidence")
+        sure = self.confidence >= confidence
+        limits = _leading(sure) if sure.ndim == 2 else _run_lengths(sure, self.lengths)
+        limits = limits if self.proposed is None else np.minimum(limits, self.proposed)
+        return TraceAcceptance(self.acceptance, self.lengths, limits, self.category, self.confidence, note=self.note)
 
     def prompts(self) -> Iterator[TraceAcceptance]:
         """Each prompt as a trace of its own."""
         for last, length in zip(np.cumsum(self.lengths).tolist(), self.lengths.tolist(), strict=True):
             tokens = slice(last - length, last)
             proposed = None if self.proposed is None else self.proposed[tokens]
-            yield TraceAcceptance(self.acceptance[tokens], np.array([length]), proposed)
+            confidence = None if self.confidence is None else self.confidence[tokens]
+            yield TraceAcceptance(self.acceptance[tokens], np.array([length]), proposed, confidence=confidence)
 
     def rounds(self, num_speculative_tokens: int) -> float:
         """Expected rounds of replaying every prompt once."""
         return self._replay(num_speculative_tokens).rounds
+
+    def drafts_per_round(self, num_speculative_tokens: int) -> float:
+        """Mean length of a proposal over all rounds, those without one included."""
+        replay = self._replay(num_speculative_tokens)
+        return replay.drafted / replay.rounds if replay.rounds else 0.0
 
     def path(self, request_id: int, output_tokens: int, seed: int, *, prompt_tokens: int = 0) -> AcceptancePath:  # noqa: ARG002
         uniforms = UniformStream(seed, b"acceptance", request_id)
@@ -162,6 +191,22 @@ class TraceAcceptance(AcceptanceLaw):
         return self.acceptance[token : token + tried] if self.acceptance.ndim == 1 else self.acceptance[token, :tried]
 
 
+def _leading(flags: Flags) -> Counts:
+    """How many flags a row begins with."""
+    counted: Counts = np.cumprod(flags, axis=1).sum(axis=1)
+    return counted
+
+
+def _run_lengths(flags: Flags, lengths: Counts) -> Counts:
+    """How many flags in a row begin at each token; a run that reaches the end of its prompt has none."""
+    found = np.zeros(len(flags), dtype=np.int64)
+    for last, length in zip(np.cumsum(lengths).tolist(), lengths.tolist(), strict=True):
+        run = _ENDLESS
+        for token in range(last - 1, last - length - 1, -1):
+            found[token] = run = run + 1 if flags[token] else 0
+    return found
+
+
 class _PromptStream:
     """Indices into a trace: prompt after prompt, each drawn uniformly from the request's own stream."""
 
@@ -185,6 +230,7 @@ def faults(
     lengths: npt.NDArray[Any],
     proposed: npt.NDArray[Any] | None,
     category: npt.NDArray[Any] | None,
+    confidence: npt.NDArray[Any] | None = None,
 ) -> Iterator[tuple[str, str]]:
     """(array, what it must be) for everything that is wrong with a trace."""
     if acceptance.ndim not in (1, 2) or acceptance.dtype.kind not in "fiub" or acceptance.size == 0:
@@ -203,6 +249,10 @@ def faults(
         yield "proposed", "must be whole numbers of at least 0, one per token"
     if category is not None and (category.shape != lengths.shape or category.dtype.kind != "U"):
         yield "category", "must be text, one per prompt"
+    if confidence is not None and (confidence.shape != acceptance.shape or confidence.dtype.kind != "f"):
+        yield "confidence", "must be numbers in the shape of acceptance"
+    elif confidence is not None and not (np.all(confidence >= 0) and np.all(confidence <= 1)):
+        yield "confidence", "must be between 0 and 1 throughout"
 
 
 def _past_end(acceptance: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from simulator.acceptance import TraceSummary
+from simulator.acceptance import Confidence, TraceSummary
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 _READ_AT = 4
@@ -58,6 +58,8 @@ def trace_tables(summary: TraceSummary) -> Iterator[Table]:
             ],
         )
     yield "Between and within prompts", ("quantity", "value"), _differences(summary)
+    if summary.confidence is not None:
+        yield _confidence_table(summary.confidence)
     yield "Laws fitted to this trace, and their error on its τ", _LAW_HEADER, list(_law_rows(summary))
 
 
@@ -71,7 +73,32 @@ def _differences(summary: TraceSummary) -> list[tuple[str, ...]]:
         ("the same if positions were independent", f"{runs.mean_length_if_independent:.2f}"),
         ("correlation of neighbours, all text", f"{runs.neighbour_correlation:+.3f}"),
         ("correlation of neighbours, within prompts", f"{runs.neighbour_correlation_within_prompts:+.3f}"),
+        *_confidence_rows(summary.confidence),
     ]
+
+
+def _confidence_rows(confidence: Confidence | None) -> list[tuple[str, ...]]:
+    if confidence is None:
+        return []
+    means = f"{confidence.mean:.3f}, {confidence.where_accepted:.3f}, {confidence.where_rejected:.3f}"
+    return [("the draft's confidence: mean, accepted, rejected", means)]
+
+
+def _confidence_table(confidence: Confidence) -> Table:
+    approximate = " (drafts and their rate: approximate)" if confidence.approximate else ""
+    return (
+        f"Drafting that stops below a confidence, γ ≤ {confidence.num_speculative_tokens}{approximate}",
+        ("confidence at least", "drafts per round", "τ", "accepted / drafted"),
+        [
+            (
+                f"{at.threshold:.1f}" if at.threshold else "any",
+                f"{at.drafts_per_round:.2f}",
+                f"{at.mean_acceptance_length:.3f}",
+                f"{at.draft_acceptance_rate:.3f}",
+            )
+            for at in confidence.stopping
+        ],
+    )
 
 
 _LAW_HEADER = ("law, best first", "mean |error| γ ≤ 3", "γ > 3", "worst", "parameters")
@@ -103,6 +130,7 @@ def trace_json(summary: TraceSummary) -> dict[str, Any]:
         "by_category": {name: asdict(at) for name, at in summary.by_category.items()},
         "between_prompts": asdict(summary.spread),
         "runs": asdict(summary.runs),
+        "confidence": None if summary.confidence is None else asdict(summary.confidence),
         "laws": [
             {
                 "name": each.name,

@@ -34,7 +34,7 @@ import simpy
 from simulator.serving.arrivals import delay_until
 from simulator.serving.booking import BLOCKS, Booking, BookingScheduler
 from simulator.serving.record import EngineStatistics, RequestRecords, StepRecord, StepRecords
-from simulator.serving.replica import Replica, StepCost, StepPricer, accept, request_row, step_record
+from simulator.serving.replica import PricedStep, Replica, StepCost, StepPricer, accept, request_row, step_record, told
 from simulator.serving.scheduler import AcceptancePath, BatchingRules, StepPlan
 from simulator.serving.step_log import RoundTerms, StepLog, append_to
 from simulator.workload import Request
@@ -108,8 +108,8 @@ class BookedReplica(Replica):
     def _start(self) -> None:
         """Called by the base class: there is no process, the engine lives from event to event."""
 
-    def _arrived(self) -> None:
-        """A request has joined the queue: wakes an idle engine, or cuts the span at the end of the round in progress."""
+    def _look_up(self) -> None:
+        """A request has joined the queue, or is given up: wakes an idle engine, or ends the span with the round in progress."""
         if self._alarm is None:
             self._wake_after(0.0)
         elif self._span is not None and self._rounds > 1:
@@ -136,7 +136,7 @@ class BookedReplica(Replica):
                 return
             self._carry_out(self._span, self._rounds)
         self._wakes += 1
-        plan = self.scheduler.plan()
+        plan = self._plan()
         if plan is None:
             self._alarm = None
             return
@@ -154,17 +154,13 @@ class BookedReplica(Replica):
             alike = self._alike(plan.booked, self.scheduler.gamma)
         terms: Sequence[tuple[str, float]] = ()
         if alike is None:
-            cost = self._price_singly(plan)
+            cost = self._swapped(plan, self._price_singly(plan))
             seconds, terms = [cost.seconds], cost.terms
         elif (rounds := self._horizon(plan)) > SHORT_SPAN:
             return self._long_span(plan, alike, rounds)
-        elif plan.prefill:
-            context = timeline.contexts(1)[:, 0].tolist()
-            own_s, target_s = alike.one(*context)
-            terms = alike.prompts(*context, target_s, plan.prefill, plan.prompts_finished)
-            for _, more_s in terms:
-                own_s += more_s
-            seconds = [own_s]
+        elif plan.prefill or plan.moved_blocks:
+            cost = self._swapped(plan, self._mixed(plan, alike))
+            seconds, terms = [cost.seconds], cost.terms
         else:
             seconds = [alike.one(*context)[0] for context in timeline.contexts(rounds).T.tolist()]
         end_s = list(accumulate(seconds, initial=start_s))[1:]
@@ -182,6 +178,17 @@ class BookedReplica(Replica):
             raise _no_time(seconds.min(), seconds.max())
         return Span(plan, self.env.now, seconds, end_s, alike, ())
 
+    def _mixed(self, plan: StepPlan, alike: AlikeRounds) -> PricedStep:
+        """One round with what the prompts add to it, which alone are the terms."""
+        contexts = self.scheduler.timeline.contexts(1)[:, 0].tolist()
+        seconds, target_s = alike.one(*contexts)
+        terms = tuple(
+            alike.prompts(*contexts, target_s, plan.prefill, plan.prompts_finished, **told(plan)) if plan.prefill else ()
+        )
+        for _, more_s in terms:
+            seconds += more_s
+        return PricedStep(seconds, terms)
+
     def _price_singly(self, plan: StepPlan) -> StepCost:
         """From the list of sequences."""
         decode = plan.decode
@@ -189,15 +196,18 @@ class BookedReplica(Replica):
             self._priced_singly += 1
             now = self.scheduler.timeline.now
             decode = [s.booking.decode(now) for s in self.scheduler.running if s.booking is not None]
-        return self.pricer.price(decode, plan.prefill, plan.prompts_finished)
+        return self.pricer.price(decode, plan.prefill, plan.prompts_finished, **told(plan))
 
     def _horizon(self, plan: StepPlan) -> int:
         """Rounds until something other than a round happens."""
         timeline = self.scheduler.timeline
         if plan.prefill or plan.preempted or len(self.scheduler.running) > plan.booked:
             return 1
+        if plan.slots_may_change or plan.moved_blocks:
+            return 1
         rounds = min(timeline.first_end() - timeline.now, LONGEST_SPAN)
-        blocks, most = timeline.coming(BLOCKS, rounds), self.rules.total_blocks
+        kv = self.scheduler.kv
+        blocks, most = timeline.coming(BLOCKS, rounds), kv.free_blocks + kv.booked_blocks
         if blocks[-1] > most:
             rounds = int(np.searchsorted(blocks, most, "right"))
         assert rounds > 0
@@ -217,7 +227,7 @@ class BookedReplica(Replica):
         else:
             self._commit_booked(span, rounds)
         if plan.prompts:
-            self.scheduler.unbooked += [s for s in plan.prompts if s.decoding and s.emitted < s.output_tokens]
+            self.scheduler.unbooked += [s for s in plan.prompts if s.decoding and not s.ended]
 
     def _commit_booked(self, span: Span, rounds: int) -> None:
         scheduler, plan, drafts = self.scheduler, span.plan, self.scheduler.gamma
@@ -244,11 +254,10 @@ class BookedReplica(Replica):
             booking.count(rounds)
             emitted = booking.emitted(rounds)
             tokens = None if emitted is None else emitted.astype(np.uint8).tobytes()
-            self.records.add(request_row(sequence, self.env.now, booking.start, tokens))
+            self._record(sequence, request_row(sequence, self.env.now, booking.start, tokens))
         else:
             booking.settle(booking.end, self.scheduler.round_end_s)
-            self.records.add(request_row(sequence, self.env.now))
-        self.request_done()
+            self._record(sequence, request_row(sequence, self.env.now))
 
 
 def _no_time(shortest_s: float, longest_s: float) -> ValueError:

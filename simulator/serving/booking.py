@@ -31,7 +31,10 @@ class Booking:
 
     __slots__ = ("blocks", "context", "cut", "drafted", "end", "entry_blocks", "gamma", "jumps", "rows", "sequence", "start")
 
-    def __init__(self, sequence: SequenceState, start: int, gamma: int, tables: Tables, entry_blocks: int, window: int | None):
+    def __init__(
+        self, sequence: SequenceState, start: int, gamma: int, tables: Tables, entry_blocks: int, window: int | None,
+        shared_blocks: int = 0,
+    ):  # fmt: skip
         self.sequence, self.start, self.gamma, self.entry_blocks = sequence, start, gamma, entry_blocks
         self.jumps: Integers | None = None
         self.drafted: Integers | None = None
@@ -50,6 +53,8 @@ class Booking:
             else:
                 self.drafted = np.array(drafted, dtype=np.int64)
                 self.blocks = np.maximum.accumulate(tables.blocks_for(gamma, self.context + 1 + self.drafted))
+        if shared_blocks:
+            self.blocks = self.blocks - shared_blocks
         if self.blocks[0] < entry_blocks:
             self.blocks = np.maximum(self.blocks, entry_blocks)
         self.end = start + len(self.context)
@@ -176,8 +181,9 @@ class Timeline:
     def __len__(self) -> int:
         return len(self.bookings)
 
-    def add(self, sequence: SequenceState, gamma: int, held_blocks: int) -> None:
-        booking = Booking(sequence, self.now, gamma, self.tables, held_blocks, self.window)
+    def add(self, sequence: SequenceState, gamma: int, held_blocks: int, shared_blocks: int = 0) -> None:
+        """Books a sequence that holds `held_blocks` of its own behind `shared_blocks` of the prefix cache."""
+        booking = Booking(sequence, self.now, gamma, self.tables, held_blocks, self.window, shared_blocks)
         sequence.booking = booking
         self.bookings[sequence.request_id] = booking
         self._serial += 1
@@ -268,7 +274,9 @@ class Timeline:
 class BookingScheduler(Scheduler):
     """The scheduler, with decoding sequences taken together from their timeline wherever that comes to the same plan.
 
-    It does not where the token budget or a lone sequence's blocks run out: those steps are planned sequence by sequence.
+    It does not where the token budget or a lone sequence's blocks run out, while the host keeps blocks of a sequence, and where
+    blocks run out under prefix caching, as it matters then in which order they are taken: those steps are planned sequence by
+    sequence.
     """
 
     def __init__(self, rules: BatchingRules, num_speculative_tokens: Callable[[int], int], window: int | None):
@@ -280,7 +288,10 @@ class BookingScheduler(Scheduler):
 
     def _begin_plan(self) -> StepPlan:
         plan = super()._begin_plan()
-        self._book(plan.num_speculative_tokens)
+        if self.free_host_blocks < self.rules.host_blocks:
+            self.unbook_all()
+        else:
+            self._book(plan.num_speculative_tokens)
         return plan
 
     def _book(self, gamma: int) -> None:
@@ -291,13 +302,14 @@ class BookingScheduler(Scheduler):
         self.gamma = gamma
         if not self.unbooked:
             return
-        waiting = [s for s in self.unbooked if s.booking is None and s.decoding and s.emitted < s.output_tokens]
+        waiting = [s for s in self.unbooked if s.booking is None and s.decoding and not s.ended]
         if (len(timeline) + len(waiting)) * (1 + gamma) > self.rules.max_num_batched_tokens:
             self.unbooked = waiting
             self.unbook_all()
             return
         for sequence in dict.fromkeys(waiting):
-            timeline.add(sequence, gamma, kv.count_together(sequence.request_id))
+            shared_blocks = kv.shared_blocks.get(sequence.request_id, 0)
+            timeline.add(sequence, gamma, kv.count_together(sequence.request_id), shared_blocks)
         self.unbooked = []
 
     def unbook_all(self) -> None:
@@ -311,7 +323,7 @@ class BookingScheduler(Scheduler):
         sequence, held = booking.sequence, booking.held_before(self.timeline.now)
         booking.settle(self.timeline.now, self.round_end_s)
         self.kv.count_alone(sequence.request_id, held)
-        sequence.kv_tokens = held * self.rules.block_tokens
+        sequence.kv_tokens = self.kv.blocks_of(sequence.request_id) * self.rules.block_tokens
 
     def _schedule_running(self, plan: StepPlan, decode: bool, index: int = 0) -> None:
         timeline, running = self.timeline, self.running
@@ -345,7 +357,7 @@ class BookingScheduler(Scheduler):
             blocks = timeline.next(BLOCKS)
             if blocks <= kv.free_blocks + kv.booked_blocks:
                 break
-            if len(self.running) == 1:
+            if len(self.running) == 1 or kv.prefixes is not None:
                 return False
             self._preempt(self.running.pop())
             plan.preempted += 1
@@ -367,7 +379,22 @@ class BookingScheduler(Scheduler):
     def _held(self, plan: StepPlan, sequence: SequenceState) -> int:
         if sequence.booking is None:
             return super()._held(plan, sequence)
-        return sequence.booking.held_before(self.timeline.now + (plan.booked > 0))
+        shared_blocks = self.kv.shared_blocks.get(sequence.request_id, 0)
+        return shared_blocks + sequence.booking.held_before(self.timeline.now + (plan.booked > 0))
+
+    def _swap_in(self, plan: StepPlan, sequence: SequenceState) -> bool:
+        if not super()._swap_in(plan, sequence):
+            return False
+        self.unbooked.append(sequence)
+        return True
+
+    def drop_cancelled(self) -> list[SequenceState]:
+        for sequence in self.cancelled:
+            if sequence.booking is not None:
+                booking = sequence.booking
+                self._settle(booking)
+                self.timeline.remove(booking)
+        return super().drop_cancelled()
 
     def advance(self, rounds: int) -> list[Booking]:
         """Lets `rounds` rounds pass. Returns the bookings that ended; their blocks are free again."""
@@ -377,7 +404,10 @@ class BookingScheduler(Scheduler):
         timeline.now += rounds
         finished = timeline.pop_finished()
         for booking in finished:
-            kv.book(kv.booked_blocks - int(booking.blocks[-1]))
-            self.running.remove(booking.sequence)
-            booking.sequence.booking = None
+            sequence = booking.sequence
+            kv.count_alone(sequence.request_id, int(booking.blocks[-1]))
+            kv.publish(sequence.request_id, sequence.runs, sequence.prompt_tokens + sequence.output_tokens - 1)
+            kv.release(sequence.request_id)
+            self.running.remove(sequence)
+            sequence.booking, sequence.ended = None, True
         return finished

@@ -21,6 +21,9 @@ Floats = NDArray[np.float64]
 class RequestRecord:
     """The life of one request. Times are None where it was rejected on arrival (`rejected` then says why).
 
+    `cancelled_s`: when the client gave up waiting, None where it did not; there is then no `finish_s`, and what was emitted by
+    the end of the step in progress stands in the bursts. `cached_tokens`: tokens of its prompt that were found in the prefix
+    cache, over all its admissions. `swaps`: those of its preemptions that moved its blocks to the host instead of dropping them.
     `rounds` counts the decode passes it took part in, `draft_rounds` those with at least one draft (vLLM's `num_drafts`).
     `accepted` counts accepted drafts as engines do: before the last round is cut at `output_tokens`.
     `emission_s` and `emission_tokens` hold the time and size of every burst of tokens.
@@ -41,6 +44,9 @@ class RequestRecord:
     rejected: str = ""
     emission_s: array[float] = field(default_factory=lambda: array("d"))
     emission_tokens: array[int] = field(default_factory=lambda: array("i"))
+    cached_tokens: int = 0
+    swaps: int = 0
+    cancelled_s: float | None = None
 
     @property
     def queueing_s(self) -> float | None:
@@ -94,10 +100,16 @@ class RequestRow(NamedTuple):
     emission_tokens: array[int] | None
     first_round: int = -1
     burst_tokens: bytes | None = None
+    cached_tokens: int = 0
+    swaps: int = 0
+    cancelled_s: float = math.nan
 
 
-_TIMES = ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
-_COUNTS = ("request_id", "prompt_tokens", "output_tokens", "rounds", "draft_rounds", "drafted", "accepted", "preemptions")
+_TIMES = ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s", "cancelled_s")
+_COUNTS = (
+    "request_id", "prompt_tokens", "output_tokens", "rounds", "draft_rounds", "drafted", "accepted", "preemptions",
+    "cached_tokens", "swaps",
+)  # fmt: skip
 _NUMBERS = (*_TIMES, *_COUNTS, "first_round", "burst_at")
 _BATCH = 1024
 
