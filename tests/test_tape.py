@@ -76,7 +76,7 @@ def test_many_rounds_together_cost_what_each_costs_alone(name: str) -> None:
                 assert np.broadcast_to(seconds, rounds).tolist() == [cost.terms[index][1] for cost in alone]
                 assert {cost.terms[index][0] for cost in alone} == {term}
             chunks, first = ((700, 0), (100, 512)), [int(numbers[0]) for numbers in sums]
-            own_s, target_s = alike.one(*first)
+            own_s, target_s, *_ = alike.one(*first)
             mixed = pricer.price([(int(c), drafted) for c in contexts[:, 0]], chunks, 1)
             beside = alike.prompts(*first, target_s, chunks, 1)
             assert (mixed.terms[len(alone[0].terms) :], mixed.seconds) == (tuple(beside), added([own_s, *(s for _, s in beside)]))

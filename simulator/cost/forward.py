@@ -23,6 +23,7 @@ from simulator.cost.roofline import (
     elementwise_s,
     experts_touched,
     gemm,
+    gemms,
     grouped_gemm,
     serial_walk_attention,
     split_kv_attention,
@@ -260,12 +261,7 @@ class ForwardCost:
 
     def matrices_s(self, rows: int, shapes: Sequence[tuple[float, float, int]]) -> Operation:
         """(n, k, how many) GEMMs one after the other."""
-        total_s, by_bound = 0.0, {}  # type: float, dict[Bound, float]
-        for n, k, count in shapes:
-            operation = gemm(rows, n, k, self.format.bytes, self.hardware, self.compute_dtype, self.row_law)
-            total_s += count * operation.seconds
-            by_bound[operation.bound] = by_bound.get(operation.bound, 0.0) + count * operation.seconds
-        return Operation(total_s, max(by_bound, key=lambda bound: by_bound[bound], default="memory"))
+        return gemms(rows, shapes, self.format.bytes, self.hardware, self.compute_dtype, self.row_law)
 
     def _small_kernels(self, rows: int) -> tuple[float, Bound]:
         moved = 4.0 * rows * self.architecture.hidden_size

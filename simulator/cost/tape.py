@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 Operation = Callable[..., Any]
+_Step = tuple[int, Operation, tuple[int, ...]]  # a place on the tape, what is done there, and the places of its operands
 
 
 def _larger(first: float, second: float) -> float:
@@ -111,35 +112,40 @@ class Tape:
         needed = {result.index for result in results if isinstance(result, Traced)}
         for index in range(len(self._operations) - 1, -1, -1):
             if first + index in needed:
-                needed.update(operand.index for operand in self._operations[index][1] if isinstance(operand, Traced))
+                needed.update([operand.index for operand in self._operations[index][1] if isinstance(operand, Traced)])
         constants: list[Any] = []
 
-        def text(operand: Any) -> str:
+        def place(operand: Any) -> int:
+            """Where a number is: on the tape from 0 on, among the constants from -1 down."""
             if isinstance(operand, Traced):
-                return f"v{operand.index}"
+                return operand.index
             constants.append(operand.item() if isinstance(operand, np.generic) else operand)
-            return f"c{len(constants) - 1}"
+            return -len(constants)
 
-        lines = []
-        for index, (operation, operands) in enumerate(self._operations):
-            if first + index in needed:
-                written = [text(operand) for operand in operands]
-                of_numbers, of_arrays = (f"v{first + index} = {form.format(*written)}" for form in _OPERATIONS[operation])
-                lines.append((of_numbers, of_arrays))
-        answer = "".join(f"{text(result)}, " for result in results)
-        given = ", ".join(f"v{index}" for index in range(first))
-        return Replay(*_compiled(given, tuple(lines), answer, len(constants))(*constants))
+        steps = [
+            (first + index, operation, tuple([place(operand) for operand in operands]))
+            for index, (operation, operands) in enumerate(self._operations)
+            if first + index in needed
+        ]
+        answer = tuple([place(result) for result in results])
+        return Replay(*_compiled(first, tuple(steps), answer, len(constants))(*constants))
 
 
 @lru_cache(maxsize=512)
-def _compiled(given: str, lines: tuple[tuple[str, str], ...], answer: str, constants: int) -> Operation:
+def _compiled(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], constants: int) -> Any:
     """A function of a tape's constants that gives its two replays. Tapes that differ in nothing else share it."""
+
+    def name(place: int) -> str:
+        return f"v{place}" if place >= 0 else f"c{-1 - place}"
+
     source = [f"def replays({', '.join(f'c{index}' for index in range(constants))}):"]
-    for form, name in enumerate(("of_numbers", "of_arrays")):
-        source += [f"    def {name}({given}):", *(f"        {line[form]}" for line in lines), f"        return ({answer})"]
+    for form, function in enumerate(("of_numbers", "of_arrays")):
+        source.append(f"    def {function}({', '.join(map(name, range(inputs)))}):")
+        source += [f"        v{at} = {_OPERATIONS[done][form].format(*map(name, operands))}" for at, done, operands in steps]
+        source.append(f"        return ({''.join(f'{name(place)}, ' for place in answer)})")
     names: dict[str, Any] = {"sqrt": math.sqrt, "root": np.sqrt, "maximum": np.maximum, "minimum": np.minimum}
     exec("\n".join([*source, "    return of_numbers, of_arrays"]), names)
-    return cast(Operation, names["replays"])
+    return names["replays"]
 
 
 # ------------------------------------------------------------------------- functions that formulas use on either kind of number

@@ -42,20 +42,20 @@ from simulator.workload import Request
 # A longer span would be priced again and again by arrivals that cut it.
 LONGEST_SPAN = 4096
 # Up to so many rounds are priced one by one, which is then faster than arrays are.
-SHORT_SPAN = 8
+SHORT_SPAN = 32
 
 
 class AlikeRounds(RoundTerms, Protocol):
     """The cost of rounds of so many sequences that verify equally many drafts, by their contexts: those of all together, the same
     with each counted up to the pricer's window, and the longest.
 
-    one, many: (seconds, what `prompts` wants to know of it), from numbers or arrays. prompts: what chunks beside a round add.
+    one, many: (seconds, what `prompts` wants to know of it, …), from numbers or arrays. prompts: what chunks beside a round add.
     """
 
     @property
-    def one(self) -> Callable[[int, int, int], tuple[float, float]]: ...
+    def one(self) -> Callable[[int, int, int], tuple[float, ...]]: ...
     @property
-    def many(self) -> Callable[..., tuple[Any, Any]]: ...
+    def many(self) -> Callable[..., tuple[Any, ...]]: ...
     @property
     def prompts(self) -> Callable[..., Sequence[tuple[str, float]]]: ...
 
@@ -181,7 +181,7 @@ class BookedReplica(Replica):
     def _mixed(self, plan: StepPlan, alike: AlikeRounds) -> PricedStep:
         """One round with what the prompts add to it, which alone are the terms."""
         contexts = self.scheduler.timeline.contexts(1)[:, 0].tolist()
-        seconds, target_s = alike.one(*contexts)
+        seconds, target_s, *_ = alike.one(*contexts)
         terms = tuple(
             alike.prompts(*contexts, target_s, plan.prefill, plan.prompts_finished, **told(plan)) if plan.prefill else ()
         )
