@@ -23,7 +23,7 @@ from simulator.reports.imports import import_rows, import_sentence, import_summa
 from simulator.reports.known import known
 from simulator.reports.markdown import break_even_markdown, run_markdown
 from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_summary, sensitivity_table
-from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary
+from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary, measured_sentence, settings_of_check
 from simulator.reports.server_fit import CONSTANTS_HEADER as FIT_CONSTANTS_HEADER
 from simulator.reports.server_fit import RUNS_HEADER as FIT_RUNS_HEADER
 from simulator.reports.server_fit import (
@@ -77,6 +77,7 @@ __all__ = [
     "import_summary",
     "interval",
     "known",
+    "measured_sentence",
     "milliseconds",
     "prediction_rows",
     "prediction_sentence",
@@ -87,6 +88,7 @@ __all__ = [
     "sensitivity_sentences",
     "sensitivity_summary",
     "sensitivity_table",
+    "settings_of_check",
     "settings_rows",
     "significant",
     "step_costs_sentence",
