@@ -20,6 +20,7 @@ from simulator.cost.roofline import (
     ATTENTION_TILE_ROWS,
     Bound,
     Operation,
+    cache_copies_s,
     elementwise_s,
     experts_touched,
     gemm,
@@ -450,18 +451,23 @@ class ForwardCost:
         return split_kv_attention(kv_bytes, blocks, flops, self.hardware)
 
     def _walk(self, group: LayerGroup, asked: ForwardPass, context: float, longest: float) -> Operation:
-        dim, heads = group.head_dim, group.heads
+        dim, heads, device = group.head_dim, group.heads, self.hardware
         sequences = asked.sequences
         blocks_each = math.ceil(asked.rows / sequences / ATTENTION_TILE_ROWS) if sequences else 1
-        total_s = heads * blocks_each * (sequences * walk_s(context / sequences, dim, self.hardware)) if sequences else 0.0
-        longest_s = walk_s(longest, dim, self.hardware) if sequences else 0.0
+        rows = asked.rows / sequences / blocks_each if sequences else 0.0
+        total_s = heads * blocks_each * (sequences * walk_s(context / sequences, rows, dim, device)) if sequences else 0.0
+        longest_s = walk_s(longest, rows, dim, device) if sequences else 0.0
         blocks = heads * blocks_each * sequences
         for new, before in asked.prefill:
             tiles = math.ceil(new / ATTENTION_TILE_ROWS)
-            total_s += heads * tiles * walk_s(_seen_tokens(new, before, group.window), dim, self.hardware)
-            longest_s = max(longest_s, walk_s(min(before + new, group.window or before + new), dim, self.hardware))
+            total_s += heads * tiles * walk_s(_seen_tokens(new, before, group.window), new / tiles, dim, device)
+            longest_s = max(longest_s, walk_s(min(before + new, group.window or before + new), new / tiles, dim, device))
             blocks += heads * tiles
-        return serial_walk_attention(longest_s, total_s, math.ceil(blocks), self.hardware)
+        walked = serial_walk_attention(longest_s, total_s, math.ceil(blocks), device)
+        # Where query heads share keys and values in place, nothing is copied; nor are prompts, whose mask the kernel builds.
+        copied = context * (group.heads / group.kv_heads * group.kv_elements_per_token * self.kv_number_bytes)
+        copies_s = cache_copies_s(copied, device) if heads > group.kv_heads else 0.0
+        return Operation(walked.seconds + copies_s, walked.bound)
 
 
 def routed_tokens(asked: ForwardPass, correlation: float) -> float:
