@@ -10,6 +10,43 @@ from simulator.cost.tape import Tape, added
 NamedSeconds = list[tuple[str, Any]]
 
 
+# New tokens, cached before, prompts finished: as large as the largest steps, and larger than captured graphs.
+_SAMPLE_CHUNK = (1 << 20, 1 << 20, 1)
+
+
+class PromptsBeside:
+    """What chunks of prompts add to rounds alike: by a replay where it is one chunk, else by the formulas themselves."""
+
+    def __init__(self, formulas: Callable[..., NamedSeconds]):
+        self._formulas = formulas
+        self._names: list[str] = []
+        self._replay: Callable[..., tuple[Any, ...]] | None = None
+        self._recorded = False
+
+    def __call__(
+        self, context: float, windowed: float, longest: float, target_s: float, prefill: Sequence[tuple[int, int]],
+        prompts_finished: int, **more: Any,
+    ) -> NamedSeconds:  # fmt: skip
+        if len(prefill) == 1 and not more:
+            if not self._recorded:
+                self._record(context, windowed, longest, target_s)
+            if self._replay is not None:
+                seconds = self._replay(context, windowed, longest, target_s, *prefill[0], prompts_finished)
+                return list(zip(self._names, seconds, strict=True))
+        return self._formulas(context, windowed, longest, target_s, prefill, prompts_finished, **more)
+
+    def _record(self, *rounds: float) -> None:
+        self._recorded = True
+        tape = Tape((*rounds, *_SAMPLE_CHUNK))
+        context, windowed, longest, target_s, new, before, finished = tape.inputs
+        try:
+            terms = self._formulas(context, windowed, longest, target_s, ((new, before),), finished)
+        except TypeError:
+            return
+        self._names = [name for name, _ in terms]
+        self._replay = tape.replay([seconds for _, seconds in terms]).of_numbers
+
+
 class AlikeRounds:
     """The cost of such rounds for a fixed number of sequences and drafts.
 
