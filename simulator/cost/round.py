@@ -239,8 +239,15 @@ class StepPricer:
             total_s += self.price((), ((new, before),), int(before + new == prompt_tokens)).seconds
         return total_s
 
-    def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> StepCost:
-        """One engine step. decode: (context, drafted) per sequence; prefill: (new tokens, cached before) per chunk.
+    def price(
+        self,
+        decode: Sequence[tuple[int, int]],
+        prefill: Sequence[tuple[int, int]],
+        prompts_finished: int,
+        draft_prefill: Sequence[tuple[int, int]] = (),
+    ) -> StepCost:
+        """One engine step. decode: (context, drafted) per sequence; prefill: (new tokens, cached before) per chunk, and
+        draft_prefill what the drafter computes of them where that is not the same.
 
         Over several ranks and stages it is the step of the whole deployment, as in `round`.
         """
@@ -269,7 +276,7 @@ class StepPricer:
         named = _named(terms)
         if prefill:
             mixed = replace(asked, prefill=tuple(prefill), logit_rows=asked.logit_rows + prompts_finished, load=mixed_load)
-            named += self._prefill_terms(mixed, own, bool(drafting))
+            named += self._prefill_terms(mixed, own, bool(drafting), self._fullest((), draft_prefill, 0)[1])
         return StepCost(_total(named), tuple(named))
 
     @property
@@ -287,6 +294,7 @@ class StepPricer:
         longest_tokens: float,
         prefill: Sequence[tuple[int, int]] = (),
         prompts_finished: int = 0,
+        draft_prefill: Sequence[tuple[int, int]] = (),
     ) -> StepCost:
         """As `price`, for `sequences` that all verify `drafted` drafts, by the sums and the longest of their contexts.
 
@@ -302,7 +310,7 @@ class StepPricer:
             _, prefill, prompts_finished, _ = self._fullest((), prefill, prompts_finished)
             asked = self._alike(sequences, drafted, *contexts)
             mixed = replace(asked, prefill=tuple(prefill), logit_rows=asked.logit_rows + prompts_finished)
-            terms += self._prefill_terms(mixed, terms, drafted > 0)
+            terms += self._prefill_terms(mixed, terms, drafted > 0, self._fullest((), draft_prefill, 0)[1])
         return StepCost(_total(terms), tuple(terms))
 
     def _recorded(self, sequences: int, drafted: int, contexts: Sequence[float]) -> Tape:
@@ -364,29 +372,38 @@ class StepPricer:
         rows = len(decode) + drafted_tokens
         return ForwardPass(len(decode), rows, total, windowed if window else total, longest, (), rows)
 
-    def _prefill_terms(self, mixed: ForwardPass, own: Sequence[tuple[str, float]], speculative: bool) -> list[tuple[str, float]]:
+    def _prefill_terms(
+        self,
+        mixed: ForwardPass,
+        own: Sequence[tuple[str, float]],
+        speculative: bool,
+        draft_prefill: Sequence[tuple[int, int]] = (),
+    ) -> list[tuple[str, float]]:
         """What the prompts add: the mixed pass less the same pass without them, and the draft's own prefill."""
+        draft_prefill = tuple(draft_prefill) or mixed.prefill
         if self.drafter is not None and self.target.engine.drafting_prompts_alone:
-            return self._prompts_alone(mixed.prefill)
+            return self._prompts_alone(mixed.prefill, draft_prefill)
         decode_s = _total(own)
         draft_s = sum(seconds for name, seconds in own if name.startswith("draft"))
         mixed_s = sum(term.seconds for term in self._pass_terms(mixed, speculative))
         named = [("prefill", mixed_s - (decode_s - draft_s))]
         if self.drafter is not None:
-            drafts = draft_prefill_terms(self.drafter, mixed.prefill, mixed.load)
+            drafts = draft_prefill_terms(self.drafter, draft_prefill, mixed.load)
             # A device of its own takes in the prompt while the target does.
             beside_s = named[0][1] if self.drafter.remote is not None else 0.0
             named += [(term.name, max(term.seconds - beside_s, 0.0)) for term in drafts]
         return named
 
-    def _prompts_alone(self, prefill: tuple[tuple[int, int], ...]) -> list[tuple[str, float]]:
+    def _prompts_alone(
+        self, prefill: tuple[tuple[int, int], ...], draft_prefill: tuple[tuple[int, int], ...]
+    ) -> list[tuple[str, float]]:
         """Each chunk as a pass of its own, with its draft's."""
         assert self.drafter is not None
         named = []
-        for chunk in prefill:
+        for chunk, draft_chunk in zip(prefill, draft_prefill, strict=True):
             asked = ForwardPass(0, 0, 0.0, 0.0, 0.0, (chunk,), 1)
             named.append(("prefill", sum(term.seconds for term in self._pass_terms(asked, False))))
-            named += [(term.name, term.seconds) for term in draft_prefill_terms(self.drafter, (chunk,))]
+            named += [(term.name, term.seconds) for term in draft_prefill_terms(self.drafter, (draft_chunk,))]
         return named
 
     def _pass_terms(self, asked: ForwardPass, speculative: bool) -> list[CostTerm]:
