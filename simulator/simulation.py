@@ -156,11 +156,10 @@ def simulate(scenario: Scenario, progress: Progress | None = None, readable: boo
     undrafted = Server(scenario, scenario.deployment.plain(), _NOTHING, None, readable)
     plain = _variant(undrafted, "no speculation", requests, progress)
     warnings += _too_short(scenario, requests)
-    comparisons = []
-    for shape in scenario.shapes:
-        for label, law in _laws(scenario, shape, warnings):
-            server = Server(scenario, scenario.deployed(shape), shape, law, readable)
-            comparisons.append(_compare(server, plain, _variant(server, label, requests, progress), requests, progress))
+    comparisons = [
+        _compare(server, plain, _variant(server, label, requests, progress), requests, progress)
+        for label, server in speculative_servers(scenario, warnings, readable)
+    ]
     return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(warnings))
 
 
@@ -186,6 +185,16 @@ def plain_load(scenario: Scenario) -> Load:
     if not summary.finished:
         raise SpecError([_nothing_served(scenario, summary)])
     return summary.load
+
+
+def speculative_servers(scenario: Scenario, warnings: list[str], readable: bool = False) -> list[tuple[str, Server]]:
+    """(label, server) of every way of drafting that the scenario compares; where acceptance is open, one for each end of a
+    sourced band, which `warnings` then say."""
+    return [
+        (label, Server(scenario, scenario.deployed(shape), shape, law, readable))
+        for shape in scenario.shapes
+        for label, law in _laws(scenario, shape, warnings)
+    ]
 
 
 def _laws(scenario: Scenario, shape: Tree, warnings: list[str]) -> list[tuple[str, AcceptanceLaw]]:
@@ -330,6 +339,12 @@ class Server:
             return 0
         own = share(running, self.deployment.replica().parallelism.data_parallel_size)
         return speculation.tokens_at(self.shape.nodes - 1, own)
+
+    def mean_acceptance_length(self, drafts: int) -> float:
+        """τ of a round of so many drafts a sequence, by the law; 1 of a plain step."""
+        if self.law is None or drafts == 0:
+            return 1.0
+        return self.law.mean_acceptance_length(drafts if self.shape.is_chain else self.shape.depth)
 
     def run(
         self, requests: tuple[Request, ...], begun: Callable[[], None] | None = None, round_scale: float = 1.0

@@ -173,15 +173,24 @@ def test_the_target_accepts_all_of_its_own_drafts():
 def test_a_counter_that_counts_wrong_is_found_out(monkeypatch):
     target = _tiny()
 
-    def run():
+    def alone():
         d.speculative_generate(target, d.PromptLookupDrafter(), PROMPTS[2], 8, 2)
 
-    run()
-    for broken in (lambda self, *_: None, lambda self, *_: setattr(self, "forwards", self.forwards + 2)):
-        with monkeypatch.context() as patch:
-            patch.setattr(d.ForwardCounter, "_count", broken)
-            with pytest.raises(d.ForwardCountError):
-                run()
+    def together():
+        d.speculative_generate_batch(target, d.PromptLookupDrafter(), PROMPTS, 8, 2)
+
+    def every_third(self, *_):
+        self.calls = getattr(self, "calls", 0) + 1
+        self.forwards += self.calls % 3 > 0
+
+    broken = (lambda self, *_: None, lambda self, *_: setattr(self, "forwards", self.forwards + 2), every_third)
+    for run in (alone, together):
+        run()
+        for count in broken:
+            with monkeypatch.context() as patch:
+                patch.setattr(d.ForwardCounter, "_count", count)
+                with pytest.raises(d.ForwardCountError):
+                    run()
 
 
 def test_a_target_that_takes_two_passes_a_round_is_found_out():
@@ -207,8 +216,15 @@ def test_passes_outside_the_rounds_are_found_out():
             session.keep = lambda length: target(torch.tensor([[1]]), target.new_cache())
             return session
 
+        def batch_session(self, target, target_cache, streams, **options):
+            session = super().batch_session(target, target_cache, streams, **options)
+            session.keep = lambda lengths: target(torch.tensor([[1]]), target.new_cache())
+            return session
+
     with pytest.raises(d.ForwardCountError, match="its rounds account for"):
         d.speculative_generate(_tiny(), Peeking(), PROMPTS[2], 8, 2)
+    with pytest.raises(d.ForwardCountError, match="its rounds account for"):
+        d.speculative_generate_batch(_tiny(), Peeking(), PROMPTS, 8, 2)
 
 
 @pytest.mark.parametrize("family", ["llama", "tiny"])

@@ -37,13 +37,15 @@ from simulator.serving_engine import ServingEngine, captured_rows
 SMALL_KERNELS_PER_MIXER = 3
 SMALL_KERNELS_PER_MLP = 2
 # Kernels launched one by one in a pass without a graph, counted in layers' sources: attention with its projections, norms, rotary
-# embedding and cache write; a linear-attention or state-space mixer with its convolution, gates and chunk kernels; a dense MLP;
-# experts with router, sort, two grouped GEMMs, activation and sum. `launch_per_layer_s` is for the first and third together.
-LAUNCHES = {"attention": 6, "recurrent": 20, "mlp": 4, "experts": 12}
+# embedding and cache write; latent attention with twice the projections and norms, two products in the latent space, and copies
+# that join latent and rotary parts; a linear-attention or state-space mixer with its convolution, gates and chunk kernels; a
+# dense MLP; experts with router, sort, two grouped GEMMs, activation and sum. `launch_per_layer_s` is for a dense layer with
+# attention on one device.
+LAUNCHES = {"attention": 6, "latent": 18, "recurrent": 20, "mlp": 4, "experts": 12}
+_MIXERS = {"linear": "recurrent", "mamba": "recurrent", "mla": "latent"}
 
 
-@dataclass(frozen=True, slots=True)
-class CostTerm:
+class CostTerm(NamedTuple):
     """A named part of a cost, in seconds, and what bounds it."""
 
     name: str
@@ -51,8 +53,7 @@ class CostTerm:
     bound: Bound
 
 
-@dataclass(frozen=True, slots=True)
-class PassCost:
+class PassCost(NamedTuple):
     """One forward pass: `terms` sum to `seconds`."""
 
     terms: tuple[CostTerm, ...]
@@ -75,8 +76,7 @@ def dominant_bound(terms: Iterable[CostTerm]) -> Bound:
     return max(by_bound, key=lambda bound: by_bound[bound])
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardPass:
+class ForwardPass(NamedTuple):
     """What one pass is asked to do.
 
     sequences decode with `rows` query rows together, over `context_tokens` cached tokens together (`windowed_tokens` for
@@ -140,6 +140,7 @@ class ForwardCost:
         self.format = FORMATS[self.weights]
         self.compute_dtype = self.hardware.compute_dtype(self.weights)
         self.row_law = self.engine.row_law(self.weights, self.hardware)
+        self.expert_tile_rows = self.engine.expert_tile_rows(self.weights, self.hardware)
         self.kv_number_bytes = FORMATS[self.kv_cache].bytes
         self.moe_layers = sum(group.count for group in self.groups if group.experts is not None)
         self.has_experts = self.moe_layers > 0
@@ -159,14 +160,22 @@ class ForwardCost:
     @cached_property
     def launched_layers(self) -> float:
         """Layers that launch as many kernels as all of this model's, in dense layers with attention."""
-        launches = 0
-        for group in self.groups:
-            if group.attention != "none":
-                launches += group.count * LAUNCHES["recurrent" if group.attention in ("linear", "mamba") else "attention"]
-            if group.experts is not None:
-                launches += group.count * LAUNCHES["experts"]
-        mlps = self.mlps - sum(group.count for group in self.groups if group.experts is not None)
-        return (launches + mlps * LAUNCHES["mlp"]) / (LAUNCHES["attention"] + LAUNCHES["mlp"])
+        launches = sum(group.count * self._launches(group) for group in self.groups)
+        launches += (self.mlps - self.moe_layers) * LAUNCHES["mlp"]
+        if self.tensor_parallel_size > 1:
+            launches += self.mixers + self.mlps  # an all-reduce after each
+        return launches / (LAUNCHES["attention"] + LAUNCHES["mlp"])
+
+    def _launches(self, group: LayerGroup) -> int:
+        """Kernels of one layer, a dense MLP left out. In 8 or 4 bit the rows of every matrix but a router are scaled first."""
+        count, scaled = 0, len(group.matrices)
+        if group.attention != "none":
+            count += LAUNCHES[_MIXERS.get(group.attention, "attention")]
+        if group.experts is not None:
+            count += LAUNCHES["experts"] + (LAUNCHES["mlp"] if self.architecture.shared_expert_width else 0)
+            scaled += 1  # two grouped ones, no router
+        quantized = self.format.quantized and self.compute_dtype != self.hardware.wide_dtype
+        return count + (scaled if quantized else 0)
 
     def price(self, asked: ForwardPass) -> PassCost:
         """The pass, term by term: layers, experts, LM head, attention, states, small kernels, all-reduce, launches."""
@@ -359,7 +368,9 @@ class ForwardCost:
             devices = beyond.expert_devices(self.tensor_parallel_size)
             touched = busiest(touched, devices, experts.num_experts)
             rows = busiest(rows, devices)
-        return grouped_gemm(rows, touched, self.expert_parameters, self.format.bytes, self.hardware, self.compute_dtype)
+        return grouped_gemm(
+            rows, touched, self.expert_parameters, self.format.bytes, self.hardware, self.compute_dtype, self.expert_tile_rows
+        )
 
     def _state_term(self, asked: ForwardPass) -> CostTerm:
         """Linear-attention and state-space layers: a floor, the states' traffic, and rows that follow one another.

@@ -11,8 +11,7 @@ rounds is then priced at once, by the same formulas.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from simulator.cost.tape import known, larger, root_of_squares, smaller
 from simulator.hardware import Coefficients, Hardware
@@ -23,8 +22,7 @@ ATTENTION_TILE_ROWS = 64
 _SMALL_MESSAGE_BYTES = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """Seconds of one operation and what bounds it."""
 
     seconds: float
@@ -87,17 +85,34 @@ def experts_touched(num_experts: int, top_k: int, tokens: float, popularity_shap
     return float(num_experts * (1.0 - missed))
 
 
+def padded_rows(rows: float, experts: float, tile: int) -> float:
+    """Rows that a grouped kernel computes where each of `experts` fills its own tiles with its share of `rows`: a whole tile at
+    least, and half of one empty on average beyond.
+
+    >>> padded_rows(64, 64, 16), padded_rows(6400, 64, 16), padded_rows(64, 64, 1)
+    (1024.0, 6880.0, 64.0)
+    """
+    return max(float(tile) * experts, rows + experts * (tile - 1) / 2)
+
+
 def grouped_gemm(
-    routed_rows: float, touched: float, parameters: float, weight_bytes_per_element: float, hardware: Hardware, compute_dtype: str
+    routed_rows: float,
+    touched: float,
+    parameters: float,
+    weight_bytes_per_element: float,
+    hardware: Hardware,
+    compute_dtype: str,
+    tile_rows: int = 1,
 ) -> Operation:
-    """The routed experts of one layer: sorting rows and launching, weights of the touched ones, arithmetic of all routed rows.
+    """The routed experts of one layer: sorting rows and launching, weights of the touched ones, arithmetic of all routed rows,
+    those of each expert rounded up to tiles.
 
     routed_rows: tokens × experts per token. parameters: weights of one expert on this device.
     """
     coefficients = hardware.coefficients
     bandwidth = hardware.bandwidth_bytes_per_s * coefficients.expert_bandwidth_fraction.value
     memory_s = touched * parameters * weight_bytes_per_element / bandwidth
-    compute_s = 2.0 * routed_rows * parameters / hardware.flops_per_s(compute_dtype)
+    compute_s = 2.0 * padded_rows(routed_rows, touched, tile_rows) * parameters / hardware.flops_per_s(compute_dtype)
     busy_s = smooth_maximum(memory_s, compute_s, coefficients.gemm_smoothness.value)
     overhead_s = coefficients.expert_overhead_s.value
     return Operation(overhead_s + busy_s, _bound(overhead_s, memory_s, compute_s))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -87,8 +87,7 @@ _PLACES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class StepCost:
+class StepCost(NamedTuple):
     """One engine step: `terms` (name, seconds) sum to `seconds`. Names of prompt work start with ``prefill``."""
 
     seconds: float
@@ -118,10 +117,10 @@ class StepPricer:
         assert self.drafter is not None
         window = self.target.window
         sequences, in_flight, load = self._share(sequences)
-        plain = self._pass_terms(replace(uniform_pass(sequences, 1, context, window), load=load), speculative=False)
+        plain = self._pass_terms(uniform_pass(sequences, 1, context, window)._replace(load=load), speculative=False)
         tree = self.drafter.tree
         if tree is not None:
-            asked = replace(uniform_pass(sequences, tree.nodes, context, window), load=load)
+            asked = uniform_pass(sequences, tree.nodes, context, window)._replace(load=load)
             verify = self._pass_terms(asked, speculative=True)
         else:
             verify = self._verified(gamma, sequences, context, proposal_rate, plain, load)
@@ -148,7 +147,7 @@ class StepPricer:
         assert self.drafter is not None
         draft_s = sum(term.seconds for term in draft)
         kept = remote.exposed_share(draft_s, verify_s, self.drafter.full_acceptance_rate, gamma)
-        return [replace(term, seconds=kept * term.seconds) for term in draft]
+        return [term._replace(seconds=kept * term.seconds) for term in draft]
 
     def _bubble(self, in_flight: int, terms: list[CostTerm], draft: list[CostTerm]) -> list[CostTerm]:
         """What full pipeline stages wait for the slowest: with p batches in flight, each passes again after
@@ -182,7 +181,7 @@ class StepPricer:
         if some == 0:
             return plain
         rows = 1 + gamma * proposal_rate / some
-        asked = replace(uniform_pass(sequences, rows, context, self.target.window), load=load)
+        asked = uniform_pass(sequences, rows, context, self.target.window)._replace(load=load)
         verify = self._pass_terms(asked, speculative=True)
         if some == 1:
             return verify
@@ -227,7 +226,7 @@ class StepPricer:
     def plain(self, sequences: int, context: float) -> PassCost:
         """One plain step of `sequences` at equal `context`, as in `round`."""
         sequences, in_flight, load = self._share(sequences)
-        asked = replace(uniform_pass(sequences, 1, context, self.target.window), load=load)
+        asked = uniform_pass(sequences, 1, context, self.target.window)._replace(load=load)
         terms = self._pass_terms(asked, speculative=False)
         return PassCost(tuple(terms + self._bubble(in_flight, terms, [])))
 
@@ -259,7 +258,7 @@ class StepPricer:
         if ways > 1:
             own_tokens = asked.rows + sum(new for new, _ in prefill)
             mixed_load = min(max(all_rows + tokens, ranks) / (ways * max(own_tokens, 1)), 1.0)
-            asked = replace(asked, load=min(max(all_rows, ranks) / (ways * max(asked.rows, 1)), 1.0))
+            asked = asked._replace(load=min(max(all_rows, ranks) / (ways * max(asked.rows, 1)), 1.0))
         else:
             mixed_load = 1.0
         drafting = [(context, drafted) for context, drafted in decode if drafted]
@@ -275,7 +274,7 @@ class StepPricer:
             terms += self._bubble(in_flight, verifying, [term for term in terms if term.name.startswith("draft")])
         named = _named(terms)
         if prefill:
-            mixed = replace(asked, prefill=tuple(prefill), logit_rows=asked.logit_rows + prompts_finished, load=mixed_load)
+            mixed = asked._replace(prefill=tuple(prefill), logit_rows=asked.logit_rows + prompts_finished, load=mixed_load)
             named += self._prefill_terms(mixed, own, bool(drafting), self._fullest((), draft_prefill, 0)[1])
         return StepCost(_total(named), tuple(named))
 
@@ -309,7 +308,7 @@ class StepPricer:
         if prefill:
             _, prefill, prompts_finished, _ = self._fullest((), prefill, prompts_finished)
             asked = self._alike(sequences, drafted, *contexts)
-            mixed = replace(asked, prefill=tuple(prefill), logit_rows=asked.logit_rows + prompts_finished)
+            mixed = asked._replace(prefill=tuple(prefill), logit_rows=asked.logit_rows + prompts_finished)
             terms += self._prefill_terms(mixed, terms, drafted > 0, self._fullest((), draft_prefill, 0)[1])
         return StepCost(_total(terms), tuple(terms))
 

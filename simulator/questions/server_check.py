@@ -80,7 +80,7 @@ def check_server(runs: Sequence[ObservedRun], scenario: Scenario, progress: Prog
             raise SpecError([Problem(found[1].where, "", f"must be the only run {kind} acceptance: check one pair at a time")])
     if not speculative and not plain:
         raise SpecError([Problem("FILES", "", "must hold at least one run")])
-    own = _own_traffic(scenario, speculative[0] if speculative else None, plain[0] if plain else None)
+    own = own_traffic(scenario, speculative[0] if speculative else None, plain[0] if plain else None)
     result = simulate(own, progress)
     comparison = result.comparisons[0] if speculative else None
     rows = [*_rows("without", plain, result.plain.summary, _step_std(own))]
@@ -92,7 +92,7 @@ def check_server(runs: Sequence[ObservedRun], scenario: Scenario, progress: Prog
     return ServerCheck(own, result, tuple(rows), doubts, _recipe(own, speculative))
 
 
-def _own_traffic(scenario: Scenario, speculative: ObservedRun | None, plain: ObservedRun | None) -> Scenario:
+def own_traffic(scenario: Scenario, speculative: ObservedRun | None, plain: ObservedRun | None) -> Scenario:
     """The scenario with the workload and the acceptance of the runs."""
     data: dict[str, Any] = dict(scenario.document.data)
     traffic = plain or speculative
