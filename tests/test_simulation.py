@@ -332,6 +332,7 @@ BINDING = {
     "acceptance.acceptance_rates_per_position": ({}, {"acceptance": {"acceptance_rates_per_position": [0.9, 0.5, 0.4]}}),
     "acceptance.mean_acceptance_length": ({}, {"acceptance": {"mean_acceptance_length": 2.0}}),
     "acceptance.proposal_rate": (NGRAM, {"acceptance": {"acceptance_rate": 0.7, "proposal_rate": 0.5}}),
+    "acceptance.structured_output": ({}, {"acceptance": {"acceptance_rate": 0.7, "structured_output": {"forced_share": 0.4, "grammar_aware_drafter": False}}}),
     "acceptance.request_spread": ({}, {"acceptance": {"acceptance_rate": 0.7, "request_spread": 0.15}}),
     "workload.arrivals.process": ({}, {"workload": workload("constant", rate_per_s=8.0)}),
     "workload.arrivals.rate_per_s": ({}, {"workload": workload(rate_per_s=9.0)}),
@@ -374,7 +375,7 @@ SLOWER = (
     "speculation.drafter", "acceptance.acceptance_rate", "acceptance.mean_acceptance_length", "acceptance.proposal_rate",
     "workload.arrivals.rate_per_s", "workload.arrivals.users", "workload.lengths", "limits.max_num_seqs", "speculation.draft_layers",
     "hardware.expert_bandwidth_fraction", "hardware.expert_overhead_s", "hardware.state_overhead_s", "hardware.state_row_s",
-    "limits.prefix_caching", "hardware.host_link_bandwidth_bytes_per_s",
+    "acceptance.structured_output", "limits.prefix_caching", "hardware.host_link_bandwidth_bytes_per_s",
 )  # fmt: skip
 FASTER = (
     "hardware", "hardware.memory_bytes", "parallel.tensor_parallel_size", "target.weights", "target.kv_cache",
