@@ -196,8 +196,9 @@ def test_a_published_run_left_out_comes_closer_than_by_an_engine_that_is_not_kno
     base, left_out = (
         np.array([abs(point.error(getattr(point, which))) for point in rounds_only]) for which in ("base_s", "left_out_s")
     )
-    assert left_out.mean() < 0.035
-    assert left_out.mean() < 0.75 * base.mean()
+    assert left_out.mean() < 0.035  # as far as runs of one configuration scatter
+    if method == "eagle3":  # whose rounds the generic engine takes for a quarter shorter; EAGLE's it has right
+        assert left_out.mean() < 0.25 * base.mean()
 
 
 # ------------------------------------------------------------------------------------------------------------ the command

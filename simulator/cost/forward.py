@@ -23,12 +23,13 @@ from simulator.cost.roofline import (
     elementwise_s,
     experts_touched,
     gemm,
+    gemms,
     grouped_gemm,
     serial_walk_attention,
     split_kv_attention,
     walk_s,
 )
-from simulator.cost.tape import known, larger, smaller
+from simulator.cost.tape import added, known, larger, smaller
 from simulator.hardware import Hardware
 from simulator.number_format import FORMATS
 from simulator.serving_engine import ServingEngine, captured_rows
@@ -60,7 +61,7 @@ class PassCost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        return sum(term.seconds for term in self.terms)
+        return added([term.seconds for term in self.terms])
 
     @property
     def bound(self) -> Bound:
@@ -188,7 +189,7 @@ class ForwardCost:
         # What depends on contexts comes last, so that all else is one sum.
         terms = (*others.terms, self.attention_term(asked))
         if others.launch_s is not None:
-            device_s = sum(term.seconds for term in terms)
+            device_s = added([term.seconds for term in terms])
             terms = (*terms, CostTerm("launch_wait", larger(others.launch_s - device_s, 0.0), "host"))
         return PassCost(terms)
 
@@ -260,12 +261,7 @@ class ForwardCost:
 
     def matrices_s(self, rows: int, shapes: Sequence[tuple[float, float, int]]) -> Operation:
         """(n, k, how many) GEMMs one after the other."""
-        total_s, by_bound = 0.0, {}  # type: float, dict[Bound, float]
-        for n, k, count in shapes:
-            operation = gemm(rows, n, k, self.format.bytes, self.hardware, self.compute_dtype, self.row_law)
-            total_s += count * operation.seconds
-            by_bound[operation.bound] = by_bound.get(operation.bound, 0.0) + count * operation.seconds
-        return Operation(total_s, max(by_bound, key=lambda bound: by_bound[bound], default="memory"))
+        return gemms(rows, shapes, self.format.bytes, self.hardware, self.compute_dtype, self.row_law)
 
     def _small_kernels(self, rows: int) -> tuple[float, Bound]:
         moved = 4.0 * rows * self.architecture.hidden_size

@@ -22,6 +22,7 @@ from simulator.spec import Document, Problem, SpecError
 
 FEWEST_REQUESTS = 20
 TIME_PER_TOKEN = "time per output token"
+GAIN = "gain in time per token"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class ServerCheck:
     rows: tuple[Compared, ...]
     doubts: tuple[str, ...]
     recipe: Snippet | None
+
+    @property
+    def measured_gain(self) -> float | None:
+        """Time per output token without over with speculation, as measured; None without such a pair."""
+        return next((row.measured for row in self.rows if row.quantity == GAIN), None)
 
     @property
     def verdict(self) -> str:
@@ -144,7 +150,7 @@ def _ratios(plain: ObservedRun, speculative: ObservedRun, comparison: Comparison
     if not before or not after or comparison.tpot is None:
         return
     std = _r_std(comparison)
-    yield Compared("gain in time per token", "ratio", before / after, Estimate.lognormal(comparison.tpot.value, std))
+    yield Compared(GAIN, "ratio", before / after, Estimate.lognormal(comparison.tpot.value, std))
     counts = speculative.counters
     length = counts.mean_acceptance_length if counts else speculative.value("mean_acceptance_length")
     implied = comparison.mean_acceptance_length / comparison.tpot.value

@@ -26,7 +26,7 @@ from simulator.reports.known import known
 from simulator.reports.markdown import markdown
 from simulator.reports.run_page import run_page
 from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_summary, sensitivity_table
-from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary
+from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary, measured_sentence, settings_of_check
 from simulator.reports.server_fit import CONSTANTS_HEADER as FIT_CONSTANTS_HEADER
 from simulator.reports.server_fit import RUNS_HEADER as FIT_RUNS_HEADER
 from simulator.reports.server_fit import (
@@ -82,6 +82,7 @@ __all__ = [
     "interval",
     "known",
     "markdown",
+    "measured_sentence",
     "milliseconds",
     "prediction_rows",
     "prediction_sentence",
@@ -92,6 +93,7 @@ __all__ = [
     "sensitivity_sentences",
     "sensitivity_summary",
     "sensitivity_table",
+    "settings_of_check",
     "settings_rows",
     "significant",
     "step_costs_sentence",
