@@ -362,7 +362,7 @@ def test_an_extra_pass_matters_for_slow_drafts_and_padding_only_under_load() -> 
     assert [percent(rate) for rate in rates] == ["27 %", "52 %"]
     for where, gamma in PASSES:
         share = (ratio(where, gamma, "padded") - 1) / (added[where, gamma] - 1)
-        assert share < 0.05 if where[1] == 1 else share > 0.5
+        assert share < 0.05 if where[1] == 1 else share > 0.35
     busy = (LARGE_SMALL, 256, CHAT)
     assert ratio(busy, 3, "padded") > added[busy, 3]
 

@@ -60,7 +60,8 @@ def gemm(
     # Small batches run in small tiles, whose padding never shows behind the weight stream.
     padded = math.ceil(rows / tile) * tile if rows > tile else rows
     memory_s = moved / rates.bandwidth_bytes_per_s
-    compute_s = 2.0 * padded * n * k / rates.flops_per_s
+    flops_per_s = rates.flops_per_s if row_law is None else row_law.arithmetic(rows) * rates.flops_per_s
+    compute_s = 2.0 * padded * n * k / flops_per_s
     factor = 1.0 if rates.row_factors is None or row_law is not None else rates.row_factors.at(rows)
     seconds = rates.overhead_s + factor * smooth_maximum(memory_s, compute_s, rates.smoothness)
     return Operation(seconds, _bound(rates.overhead_s, memory_s, compute_s))
