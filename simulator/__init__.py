@@ -17,6 +17,8 @@ _HOME = {
     "capacity": "simulator.questions.capacity",
     "calibrate_device": "simulator.calibrate",
     "explain": "simulator.questions.explanation",
+    "sensitivity": "simulator.questions.sensitivity",
+    "fit_engine": "simulator.questions.server_fit",
     "SpecError": "simulator.spec",
 }
 __all__ = sorted(_HOME)

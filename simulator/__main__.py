@@ -27,6 +27,7 @@ from simulator.commands.check_server import check_server
 from simulator.commands.demo import demo
 from simulator.commands.explain import explain
 from simulator.commands.export import export
+from simulator.commands.fit_engine import fit_engine
 from simulator.commands.import_runs import import_runs
 from simulator.commands.list_known import list_known
 from simulator.commands.predict import predict
@@ -46,6 +47,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "explain": explain,
     "import": import_runs,
     "check-server": check_server,
+    "fit-engine": fit_engine,
     "export": export,
     "validate": validate,
     "demo": demo,

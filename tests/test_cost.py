@@ -75,7 +75,7 @@ def test_gemm_reaches_the_weight_stream_at_one_row_and_the_arithmetic_at_many():
 
 
 def test_serial_walk_is_one_walk_while_blocks_fit_the_device_and_waves_after():
-    units, walk = H100.profile.compute_units, walk_s(4096, 128, H100)
+    units, walk = H100.profile.compute_units, walk_s(4096, 1, 128, H100)
     overhead = H100.coefficients.walk_overhead_s.value
     fits = serial_walk_attention(walk, walk * units, units, H100)
     one_more = serial_walk_attention(walk, walk * (units + 1), units + 1, H100)
@@ -833,7 +833,7 @@ def test_a_serial_walk_takes_a_block_for_every_64_rows_of_a_sequence(rows, waves
     assert hardware.profile.compute_units == 128
     cost = passes(hardware=hardware)
     seconds = next(t.seconds for t in cost.price(uniform_pass(4, rows, 8192, None)).terms if t.name == "attention")
-    walk = walk_s(8192, 128, hardware)
+    walk = walk_s(8192, 4, 128, hardware)
     assert seconds == pytest.approx(32 * (hardware.coefficients.walk_overhead_s.value + waves * walk))
 
 

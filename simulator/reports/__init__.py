@@ -25,7 +25,19 @@ from simulator.reports.imports import import_rows, import_sentence, import_summa
 from simulator.reports.known import known
 from simulator.reports.markdown import markdown
 from simulator.reports.run_page import run_page
-from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary
+from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_summary, sensitivity_table
+from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary, measured_sentence, settings_of_check
+from simulator.reports.server_fit import CONSTANTS_HEADER as FIT_CONSTANTS_HEADER
+from simulator.reports.server_fit import RUNS_HEADER as FIT_RUNS_HEADER
+from simulator.reports.server_fit import (
+    check_profile_path,
+    fit_sentence,
+    fit_summary,
+    fitted_constant_rows,
+    fitted_run_rows,
+    write_engine_profile,
+)
+from simulator.reports.step_costs import exported_step_costs, step_costs_sentence, step_costs_table
 from simulator.reports.summary import break_even_csv, break_even_summary, run_summary
 from simulator.reports.tables import break_even_sentence, break_even_tables, prediction_rows, prediction_sentence
 from simulator.reports.timeline import timeline
@@ -34,6 +46,8 @@ from simulator.reports.verdict import answer, headline, verdict_sentence
 
 __all__ = [
     "CHECK_HEADER",
+    "FIT_CONSTANTS_HEADER",
+    "FIT_RUNS_HEADER",
     "IMPORT_HEADER",
     "answer",
     "break_even_csv",
@@ -47,6 +61,7 @@ __all__ = [
     "capacity_sentences",
     "capacity_summary",
     "capacity_tables",
+    "check_profile_path",
     "check_rows",
     "check_summary",
     "doubt_table",
@@ -54,6 +69,11 @@ __all__ = [
     "explanation_summary",
     "explanation_table",
     "exported",
+    "exported_step_costs",
+    "fit_sentence",
+    "fit_summary",
+    "fitted_constant_rows",
+    "fitted_run_rows",
     "headline",
     "html",
     "import_rows",
@@ -62,6 +82,7 @@ __all__ = [
     "interval",
     "known",
     "markdown",
+    "measured_sentence",
     "milliseconds",
     "prediction_rows",
     "prediction_sentence",
@@ -69,8 +90,14 @@ __all__ = [
     "run_page",
     "run_summary",
     "run_table",
+    "sensitivity_sentences",
+    "sensitivity_summary",
+    "sensitivity_table",
+    "settings_of_check",
     "settings_rows",
     "significant",
+    "step_costs_sentence",
+    "step_costs_table",
     "timeline",
     "times",
     "to_json",
@@ -80,6 +107,7 @@ __all__ = [
     "verdict_sentence",
     "write_break_even",
     "write_capacity",
+    "write_engine_profile",
     "write_import",
     "write_run",
 ]
