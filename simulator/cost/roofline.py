@@ -76,11 +76,12 @@ def gemms(
     tile = rates.tile_rows
     # Small batches run in small tiles, whose padding never shows behind the weight stream.
     padded = math.ceil(rows / tile) * tile if rows > tile else rows
+    flops_per_s = rates.flops_per_s if row_law is None else row_law.arithmetic(rows) * rates.flops_per_s
     factor = 1.0 if rates.row_factors is None or row_law is not None else rates.row_factors.at(rows)
     total_s, by_bound = 0.0, {}  # type: float, dict[Bound, float]
     for n, k, count in matrices:
         memory_s = (weight_bytes * n * k + 2.0 * rows * (n + k)) / rates.bandwidth_bytes_per_s
-        compute_s = 2.0 * padded * n * k / rates.flops_per_s
+        compute_s = 2.0 * padded * n * k / flops_per_s
         if rates.wave_power > 0:
             compute_s *= wave_stretch(rows, n, tile, hardware.profile.compute_units) ** rates.wave_power
         seconds = count * (overhead_s + factor * smooth_maximum(memory_s, compute_s, smoothness))
