@@ -14,6 +14,7 @@ def setting_of(scenario: Scenario, gamma: int | None = None) -> Setting:
     """What the scenario sets: the chain of γ, or its only shape where left out. Raises `SpecError` where γ is none of its own."""
     speculation = scenario.file.speculation
     assert speculation is not None
+    _expressible(scenario)
     shapes = speculation.shapes if gamma is None else [shape for shape in speculation.shapes if shape == Tree.chain(gamma)]
     if len(shapes) != 1:
         known = ", ".join(shape.name for shape in speculation.shapes)
@@ -25,10 +26,20 @@ def setting_of(scenario: Scenario, gamma: int | None = None) -> Setting:
         num_speculative_tokens=shape.depth,
         drafter=speculation.drafter,
         draft_tensor_parallel_size=deployment.draft_tensor_parallel_size if deployment.separate_drafter is not None else None,
-        by_batch=speculation.by_batch,
+        by_batch=speculation.engine_table,
         tree=None if shape.is_chain else shape,
         heterogeneous_vocabulary=speculation.heterogeneous_vocabulary,
     )
+
+
+def _expressible(scenario: Scenario) -> None:
+    """Raises `SpecError` for policies that no engine takes as a setting, and for several of them."""
+    speculation = scenario.file.speculation
+    assert speculation is not None
+    kinds = [policy.kind for policy in speculation.policies]
+    if len(kinds) > 1 or kinds[0] not in ("fixed", "by_batch", "off_above"):
+        must = "must be one that engines take as a setting (fixed, by_batch, off_above) to be exported"
+        raise SpecError([scenario.document.problem(("speculation", "policy"), must, ", ".join(kinds))])
 
 
 def exported(scenario: Scenario, engine: str | None = None, gamma: int | None = None) -> tuple[Snippet, ...]:

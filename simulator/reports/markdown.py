@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import yaml
 
+from simulator.draft_policy import ByBatch, Fixed
 from simulator.hardware import Quantity
 from simulator.plots.words import acceptance_source, milliseconds, provenance, short_name, significant, speculation_name, times
 from simulator.questions.break_even import BreakEven
@@ -107,14 +108,17 @@ def _settings(result: SimulationResult, chosen: Comparison) -> str:
 
 
 def _settings_yaml(scenario: Scenario, chosen: Comparison) -> str:
-    speculation, drafter = scenario.file.speculation, scenario.deployment.drafter
+    policy, drafter = chosen.variant.policy, scenario.deployment.drafter
     values: dict[str, object] = {"method": scenario.deployment.method}
     if drafter is not None:
         values["drafter"] = drafter.name
-    if speculation is not None and speculation.by_batch is not None:
-        values["by_batch"] = [list(entry) for entry in speculation.by_batch]
+    if isinstance(policy, ByBatch):
+        values["by_batch"] = [list(entry) for entry in policy.table]
     elif chosen.variant.shape.is_chain:
-        values["num_speculative_tokens"] = chosen.variant.gamma
+        if policy.largest is None:
+            values["num_speculative_tokens"] = chosen.variant.gamma
+        if not isinstance(policy, Fixed):
+            values["policy"] = policy.model_dump(mode="json", exclude_none=True)
     else:
         shape = chosen.variant.shape
         values["tree"] = {"steps": shape.steps, "topk": shape.width, "draft_tokens": shape.nodes}

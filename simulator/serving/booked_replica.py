@@ -119,15 +119,18 @@ class BookedReplica(Replica):
         if plan is None:
             self._alarm = None
             return
-        self._rounds = rounds = self._horizon(plan) if plan.booked else 1
+        switches = self._switches(plan)
+        self._rounds = rounds = self._horizon(plan) if plan.booked and not switches else 1
         assert rounds > 0
-        self._span = self._priced(plan, rounds)
+        self._span = self._priced(plan, rounds, switches)
         self._wake_at(self._span.end_of(rounds))
 
     # ----------------------------------------------------------------------------------------------------------- price
 
-    def _priced(self, plan: StepPlan, rounds: int) -> Span:
+    def _priced(self, plan: StepPlan, rounds: int, switches: bool) -> Span:
         cost = self._price(plan, rounds)
+        if switches:
+            cost = self._with_switch(cost)
         start_s: float = self.env.now
         seconds: Any = cost.seconds
         if rounds == 1:
@@ -151,6 +154,8 @@ class BookedReplica(Replica):
         if plan.prefill or plan.preempted or uneven or self._price_alike is None or len(self.scheduler.running) > plan.booked:
             return 1
         rounds = min(timeline.first_end() - timeline.now, LONGEST_SPAN)
+        if self._policy is not None and self._policy.looks_in < rounds:
+            rounds = int(self._policy.looks_in)
         blocks, most = timeline.row(BLOCKS, rounds), self.rules.total_blocks
         if blocks[-1] > most:
             rounds = int(np.searchsorted(blocks, most, "right"))
@@ -182,6 +187,7 @@ class BookedReplica(Replica):
             accepted = accept(plan)
             emitted = self._commit(plan, accepted, span.start_s)
             self.steps.append(step_record(plan, span.start_s, span.seconds, sum(accepted), emitted), span.terms)
+            self._tell(plan, sum(accepted))
         else:
             self._commit_booked(span, rounds)
         if plan.prompts:
@@ -219,6 +225,11 @@ class BookedReplica(Replica):
             blocks + (plan.used_blocks - first_blocks),
         )  # fmt: skip
         self.steps.append(step, span.terms, rounds)
+        if self._policy is not None and self._policy.looks_in < math.inf:
+            drafting = booked * rounds if drafts else 0
+            if timeline.now < timeline.uneven_until:
+                drafting = sum(booking.decode(timeline.now)[1] > 0 for booking in timeline.bookings.values())
+            self._policy.done(rounds, drafts, booked * rounds, int(np.sum(context)), drafting, int(np.sum(accepted)))
         for booking in self.scheduler.advance(rounds):
             self._finish(booking)
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import simpy
 
+from simulator.serving.policies import DraftPolicy
 from simulator.serving.record import EngineStatistics, RequestRecord, RequestRecords, RequestRow, StepRecord, StepRecords
 from simulator.serving.scheduler import AcceptancePath, BatchingRules, Scheduler, SequenceState, StepPlan
 from simulator.workload import Request
@@ -23,6 +24,13 @@ class StepCost(Protocol):
     def seconds(self) -> float: ...
     @property
     def terms(self) -> tuple[tuple[str, float], ...]: ...
+
+
+class Switched(NamedTuple):
+    """A price to which a change of γ was added."""
+
+    seconds: float
+    terms: tuple[tuple[str, float], ...]
 
 
 class StepPricer(Protocol):
@@ -50,6 +58,8 @@ class Replica:
         self.records = RequestRecords()
         self.steps = StepRecords()
         self.request_done: Callable[[], None] = lambda: None
+        self._policy = num_speculative_tokens if isinstance(num_speculative_tokens, DraftPolicy) else None
+        self._last_gamma: int | None = None  # of the last step that decoded
         self._start()
 
     def _start(self) -> None:
@@ -88,6 +98,8 @@ class Replica:
                 yield self._arrival
                 continue
             cost = self.pricer.price(plan.decode, plan.prefill, plan.prompts_finished)
+            if self._switches(plan):
+                cost = self._with_switch(cost)
             if not 0 < cost.seconds < math.inf:
                 raise ValueError(f"a step must take a positive, finite time (got {cost.seconds} s)")
             start_s = self.env.now
@@ -95,6 +107,27 @@ class Replica:
             accepted = accept(plan)
             emitted = self._commit(plan, accepted, start_s)
             self.steps.append(step_record(plan, start_s, cost.seconds, sum(accepted), emitted), cost.terms)
+            self._tell(plan, sum(accepted))
+
+    def _switches(self, plan: StepPlan) -> bool:
+        """Whether a step decodes at another γ than the last one that did, under a policy that pays for it."""
+        if self._policy is None or not self._policy.switch_s or not (plan.decode or plan.booked):
+            return False
+        changed = self._last_gamma not in (None, plan.num_speculative_tokens)
+        self._last_gamma = plan.num_speculative_tokens
+        return changed
+
+    def _with_switch(self, cost: StepCost) -> StepCost:
+        """The price of a step that the engine begins with another γ."""
+        assert self._policy is not None
+        switch_s = self._policy.switch_s
+        return Switched(cost.seconds + switch_s, (*cost.terms, ("draft_switch", switch_s)))
+
+    def _tell(self, plan: StepPlan, accepted: int) -> None:
+        """Lets a policy that looks know of a step planned sequence by sequence."""
+        if self._policy is not None and self._policy.looks_in < math.inf and plan.decode:
+            context, drafting = sum(context for context, _ in plan.decode), sum(drafts > 0 for _, drafts in plan.decode)
+            self._policy.done(1, plan.num_speculative_tokens, len(plan.decode), context, drafting, accepted)
 
     def _commit(self, plan: StepPlan, accepted: list[int], start_s: float) -> int:
         """Moves every sequence of the step on, and lets the finished ones go. Returns the tokens emitted."""
