@@ -27,10 +27,12 @@ from simulator.commands.check_server import check_server
 from simulator.commands.demo import demo
 from simulator.commands.explain import explain
 from simulator.commands.export import export
+from simulator.commands.fit_engine import fit_engine
 from simulator.commands.import_runs import import_runs
 from simulator.commands.list_known import list_known
 from simulator.commands.predict import predict
 from simulator.commands.run import run
+from simulator.commands.schedule import schedule
 from simulator.commands.schema import schema
 from simulator.commands.trace import trace
 from simulator.commands.validate import validate
@@ -43,9 +45,11 @@ VERBS: dict[str, Callable[..., None]] = {
     "predict": predict,
     "break-even": break_even,
     "capacity": capacity,
+    "schedule": schedule,
     "explain": explain,
     "import": import_runs,
     "check-server": check_server,
+    "fit-engine": fit_engine,
     "export": export,
     "validate": validate,
     "demo": demo,

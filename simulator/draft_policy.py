@@ -25,6 +25,7 @@ class PolicySpec(Spec):
     published one: graphs of every γ are taken as captured, up to the engine's largest size, and the draft's cache is kept while
     it is off (which steps without drafts pay for)."""
 
+    kind: str
     switch_s: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     @property
@@ -35,6 +36,10 @@ class PolicySpec(Spec):
     @property
     def largest(self) -> int | None:
         """The largest γ that the policy itself states, None where it takes the scenario's."""
+        return None
+
+    def engine_table(self, gamma: int) -> tuple[tuple[int, int, int], ...] | None:  # noqa: ARG002
+        """γ by batch as engines take it, of a policy in `SETTABLE`; None where γ is fixed."""
         return None
 
     def label(self, gamma: int) -> str:
@@ -71,6 +76,9 @@ class ByBatch(PolicySpec):
     def largest(self) -> int:
         return max(gamma for _, _, gamma in self.table)
 
+    def engine_table(self, gamma: int) -> tuple[tuple[int, int, int], ...]:  # noqa: ARG002
+        return self.table
+
     def label(self, gamma: int) -> str:
         return f"γ by batch, up to {gamma}"
 
@@ -87,6 +95,9 @@ class OffAbove(PolicySpec):
 
     kind: Literal["off_above"] = "off_above"
     batch: Annotated[int, Field(ge=1, le=65536)]
+
+    def engine_table(self, gamma: int) -> tuple[tuple[int, int, int], ...]:
+        return ((1, self.batch, gamma),)
 
     def label(self, gamma: int) -> str:
         return f"γ = {gamma}, off above batch {self.batch}"
@@ -153,7 +164,8 @@ class GoodputOptimal(PolicySpec):
         return f"goodput ≤ {gamma}"
 
 
-KINDS = ("fixed", "by_batch", "off_above", "by_context", "acceptance_window", "goodput_optimal")
+# Policies that engines take as a setting.
+SETTABLE = ("fixed", "by_batch", "off_above")
 
 
 def _kind(value: object) -> object:

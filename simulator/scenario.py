@@ -307,7 +307,9 @@ class _Resolver:
             folder = Path(self.document.source).parent
             named = workload.requests.columns
             columns = named.model_dump() if named is not None else None
-            source = request_source(workload.requests.trace, folder, self.document.where(location), columns=columns)
+            tokenizer = workload.requests.tokenizer
+            where = self.document.where(location)
+            source = request_source(workload.requests.trace, folder, where, columns=columns, tokenizer=tokenizer)
         self._collect(iter(source_problems(workload, source, self.document, ("workload",))))
         if isinstance(source, RequestTrace):
             self.warnings += source.notes

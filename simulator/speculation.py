@@ -16,7 +16,7 @@ from simulator.architecture import (
     medusa_heads,
     mtp_head,
 )
-from simulator.draft_policy import BatchTable, ByBatch, Fixed, OffAbove, Policy, table_problems
+from simulator.draft_policy import BatchTable, ByBatch, Fixed, Policy, table_problems
 from simulator.draft_tree import Tree, TreeShape, read_tree
 from simulator.number_format import FORMATS, WeightFormat
 from simulator.spec import Spec
@@ -151,14 +151,6 @@ class Speculation(Spec):
         if self.policy is None:
             return (Fixed() if self.by_batch is None else ByBatch(table=self.by_batch),)
         return self.policy if isinstance(self.policy, tuple) else (self.policy,)
-
-    @property
-    def engine_table(self) -> tuple[tuple[int, int, int], ...] | None:
-        """γ by batch as engines take it, where that is all that the one policy does; None where γ is fixed."""
-        policy = self.policies[0]
-        if isinstance(policy, OffAbove):
-            return ((1, policy.batch, self.gammas[0]),)
-        return policy.table if isinstance(policy, ByBatch) else None
 
     @property
     def variants(self) -> tuple[tuple[Tree, Policy], ...]:

@@ -48,7 +48,7 @@ class Attention(NamedTuple):
     def forward_pass(self) -> ForwardPass:
         """What the cost model is asked."""
         alone = uniform_pass(self.batch, self.rows, self.tokens, None)
-        return replace(alone, prefill=((self.chunk, self.before),) if self.chunk else ())
+        return alone._replace(prefill=((self.chunk, self.before),) if self.chunk else ())
 
 
 class Forward(NamedTuple):

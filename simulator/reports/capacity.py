@@ -24,8 +24,10 @@ def capacity_sentences(answer: CapacityAnswer) -> tuple[str, ...]:
     found = [_verdict(answer), *_fleets(answer)]
     limited = best.sustained.limited_by if best.sustained is not None else ""
     within = _level(answer)
-    times_run = f"{answer.repetitions} repetition{'s' if answer.repetitions > 1 else ''} of {answer.requests:,} requests"
-    method = f"{times_run} at each rate, the same for every variant; warm-up left out; 80 % intervals by batch means."
+    method = (
+        f"{answer.repetitions} repetition{'s' if answer.repetitions > 1 else ''} of {answer.requests:,} requests at each rate, "
+        "the same requests for every variant; warm-up left out; 80 % intervals by batch means."
+    )
     return (*found, f"Limited by {limited}{within}.", method)
 
 
