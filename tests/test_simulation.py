@@ -595,7 +595,7 @@ def test_a_schedule_by_batch_is_reported_at_the_gamma_of_the_mean_batch():
     assert two.batch > 4
     assert two.round.num_speculative_tokens == 2
     assert two.r.value == pytest.approx(alone.r.value, rel=0.02)
-    assert "γ = 2, which the schedule drafts" in two.remark
+    assert "γ = 2, which the policy drafts" in two.remark
     off = compared([1, 4, 5])
     assert off.round.num_speculative_tokens == 5
     assert "drafts nothing at the mean batch" in off.remark

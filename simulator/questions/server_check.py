@@ -111,7 +111,7 @@ def own_traffic(scenario: Scenario, speculative: ObservedRun | None, plain: Obse
         if "speculation" not in data:
             raise SpecError([scenario.document.problem(("speculation",), "must be given: a run has acceptance in it")])
         gamma = speculative.value("num_speculative_tokens")
-        section = {key: value for key, value in data["speculation"].items() if key != "by_batch"}
+        section = {key: value for key, value in data["speculation"].items() if key not in ("by_batch", "policy")}
         if "tree" not in section:
             known = scenario.gammas
             if gamma is None and len(known) != 1:
