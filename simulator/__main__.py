@@ -31,6 +31,7 @@ from simulator.commands.list_known import list_known
 from simulator.commands.predict import predict
 from simulator.commands.run import run
 from simulator.commands.schema import schema
+from simulator.commands.sweep import sweep
 from simulator.commands.trace import trace
 from simulator.commands.validate import validate
 from simulator.console import err
@@ -42,6 +43,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "predict": predict,
     "break-even": break_even,
     "explain": explain,
+    "sweep": sweep,
     "import": import_runs,
     "check-server": check_server,
     "export": export,

@@ -85,6 +85,14 @@ class LimitsSpec(Spec):
     max_model_len: Count | None = None
 
 
+class SweepSpec(Spec):
+    """What `specsim sweep` varies. set: key of a scenario → values, a list or a range; several keys with commas between change
+    together. The other verbs answer the scenario as it stands."""
+
+    question: str = "run"
+    set: Annotated[dict[str, Any], Field(min_length=1)]
+
+
 def _kind_of_hardware(value: object) -> str:
     return "a name" if isinstance(value, str) else "a mapping with base"
 
@@ -106,6 +114,7 @@ class ScenarioFile(Spec):
     workload: WorkloadSpec
     limits: LimitsSpec = LimitsSpec()
     service_level: ServiceLevel | None = None
+    sweep: SweepSpec | None = None
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
 
 

@@ -142,7 +142,7 @@ def break_even_summary(answer: BreakEven) -> dict[str, Any]:
     """Every point and the map of the best γ."""
     summary = {
         "schema_version": SCHEMA_VERSION,
-        "points": [_point(point) for point in answer.points],
+        "points": [break_even_row(point) for point in answer.points],
         "best": answer.best,
         **_ending(answer.scenario, answer.warnings),
     }
@@ -152,13 +152,13 @@ def break_even_summary(answer: BreakEven) -> dict[str, Any]:
 
 def break_even_csv(answer: BreakEven) -> str:
     """One row per γ or tree, batch and context; blank where α* does not exist or acceptance is not stated."""
-    rows = [_point(point) for point in answer.points]
+    rows = [break_even_row(point) for point in answer.points]
     header = list(rows[0]) if rows else []
     lines = [",".join(header), *(",".join(_cell(row[name]) for name in header) for row in rows)]
     return "\n".join(lines) + "\n"
 
 
-def _point(point: BreakEvenPoint) -> dict[str, Any]:
+def break_even_row(point: BreakEvenPoint) -> dict[str, Any]:
     return {
         **_drafts(point.shape),
         "batch": point.batch,
