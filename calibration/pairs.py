@@ -2,7 +2,8 @@
 
 Target: the name of a shipped pair (`byte_pair`), `smollm2`, a Hugging Face folder, a GGUF file, or a hub name. Draft: any
 of these; or `self`; `ngram` or `ngram:3-1`, look-up of the last 3 down to 1 tokens; `exit:25`, the target's first 25
-layers; `skip:12-17` or `skip:10,13,16`, the target without these layers. A shipped pair named as draft gives its draft.
+layers; `skip:12-17` or `skip:10,13,16`, the target without these layers; `medusa` or `eagle`, the heads shipped for a target, or
+with `:FILE` heads of one's own, or with `:random`. A shipped pair named as draft gives its draft.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from calibration.decoding import (
     PromptLookupDrafter,
     SelfDrafter,
 )
+from calibration.head_files import KINDS as HEAD_KINDS
+from calibration.head_files import head_drafter
 from calibration.model_files import ModelFileError, fingerprint, model_source
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -99,6 +102,8 @@ def _drafter(draft: str, target: HuggingFaceModel, tokenizer: Any, dtype: str, d
         left_out = _layer_numbers(detail, layers)
         kept = [layer for layer in range(layers) if layer not in left_out]
         return LayerSkipDrafter(target, kept, name=draft, share_cache=False), draft
+    if kind in HEAD_KINDS:
+        return head_drafter(draft, target)
     source = model_source(draft, "draft")
     module, own_tokenizer = _load(source, draft, dtype, device)
     _same_vocabulary(tokenizer, own_tokenizer, target.name, draft)
@@ -134,7 +139,7 @@ def _same_vocabulary(target: Any, draft: Any, target_name: str, draft_name: str)
         raise PairError(
             f"draft {draft_name} has another vocabulary ({len(theirs)} tokens) than target {target_name} ({len(ours)} tokens,"
             f" {shared} with the same number): both must use one tokenizer; choose a draft of the target's family, ngram, exit,"
-            " skip or self"
+            " skip, medusa, eagle or self"
         )
 
 

@@ -102,10 +102,20 @@ def trace_text(
     sampling: Sampling = GREEDY,
     depth: int = DEPTH,
 ) -> PromptTrace:
-    """The trace of an output that is there already and was drawn from the target with this sampling."""
+    """The trace of an output that is there already and was drawn from the target with this sampling: one pass of each model."""
     check_request(target, prompt_ids, len(tokens))
-    output = _Output(ended=lambda done: len(done) == len(tokens), choose=lambda _, index: tokens[index])
-    return _trace(target, drafter, prompt_ids, output, sampling, depth)
+    if not tokens or (drafter.modules and depends_on_round_start(drafter)):
+        output = _Output(ended=lambda done: len(done) == len(tokens), choose=lambda _, index: tokens[index])
+        return _trace(target, drafter, prompt_ids, output, sampling, depth)
+    drafter.check(target)
+    if isinstance(drafter, ModelDrafter):
+        target_probs, _ = _teacher_forced(target, target.vocab_size, prompt_ids, tokens, sampling)
+        return _one_pass_trace(target, drafter, prompt_ids, tokens, target_probs, sampling)
+    with closing(_RoundRows(target, drafter, target.new_cache(), prompt_ids, sampling, depth)) as rows:
+        for length in range(len(tokens)):
+            rows.propose([*prompt_ids, *tokens[:length]])
+    acceptance, proposed = rows.acceptance(list(tokens))
+    return PromptTrace(tuple(tokens), acceptance, proposed, tokens_sha256(prompt_ids), rows.confidence_rows())
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +144,19 @@ def _trace(
     if not isinstance(drafter, ModelDrafter):
         raise DecodingError(f"drafter {drafter.name}: must be a model to be traced in one pass")
     tokens, target_probs = _walk(target, cache, prompt_ids, output, sampling)
-    draft_probs, confident = _teacher_forced(drafter, target.vocab_size, prompt_ids, tokens, drafter.sampling or sampling)
+    return _one_pass_trace(target, drafter, prompt_ids, tokens, target_probs, sampling)
+
+
+def _one_pass_trace(
+    target: CausalModel,
+    drafter: ModelDrafter,
+    prompt_ids: Sequence[int],
+    tokens: Sequence[int],
+    target_probs: Probabilities,
+    sampling: Sampling,
+) -> PromptTrace:
+    own = drafter.sampling or sampling
+    draft_probs, confident = _teacher_forced(drafter.model, target.vocab_size, prompt_ids, tokens, own)
     acceptance = tuple(np.minimum(1.0, draft_probs / target_probs).tolist())
     return PromptTrace(tuple(tokens), acceptance, None, tokens_sha256(prompt_ids), tuple(confident.tolist()))
 
@@ -165,11 +187,11 @@ def _walk(
 
 
 def _teacher_forced(
-    drafter: ModelDrafter, vocab_size: int, prompt_ids: Sequence[int], tokens: Sequence[int], sampling: Sampling
+    model: CausalModel, vocab_size: int, prompt_ids: Sequence[int], tokens: Sequence[int], sampling: Sampling
 ) -> tuple[Probabilities, Probabilities]:
-    """The draft's probability of each token of the target's output, and its confidence there, in one pass over the whole text."""
+    """A model's probability of each token of the target's output, and its confidence there, in one pass over the whole text."""
     text = torch.tensor([[*prompt_ids, *tokens][:-1]])
-    logits = resized(drafter.model(text, drafter.model.new_cache(), last=len(tokens))[0], vocab_size)
+    logits = resized(model(text, model.new_cache(), last=len(tokens))[0], vocab_size)
     chosen = sampling.probabilities(logits).gather(-1, torch.tensor(tokens)[:, None].to(logits.device))
     return chosen[:, 0].double().cpu().numpy(), confidence(logits).double().cpu().numpy()
 

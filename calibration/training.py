@@ -14,7 +14,7 @@ import re
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,6 +152,26 @@ def model(hidden_size: int, num_hidden_layers: int, intermediate_size: int) -> L
 
 def train(student: LlamaForCausalLM, text: Corpus, plan: Plan, teacher: LlamaForCausalLM | None = None) -> None:
     """Next-byte training in place; with a teacher the loss is half cross entropy, half distance to its distribution."""
+
+    def loss_of(ids: torch.Tensor) -> torch.Tensor:
+        logits = student(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1)
+        loss = functional.cross_entropy(logits, ids[:, 1:].flatten())
+        if teacher is not None:
+            with torch.no_grad():
+                wanted = teacher(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1).log_softmax(-1)
+            loss = (loss + distance(logits, wanted)) / 2
+        return loss
+
+    optimise(student, loss_of, text, plan)
+
+
+def distance(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Kullback-Leibler distance to log probabilities, mean over rows."""
+    return functional.kl_div(logits.log_softmax(-1), wanted, reduction="batchmean", log_target=True)
+
+
+def optimise(student: torch.nn.Module, loss_of: Callable[[torch.Tensor], torch.Tensor], text: Corpus, plan: Plan) -> None:
+    """Takes the steps of a plan in place, on windows of the text."""
     matrices = [p for name, p in student.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in student.named_parameters() if not (p.ndim == 2 and "embed" not in name)]
     optimizers: list[torch.optim.Optimizer] = [
@@ -162,13 +182,7 @@ def train(student: LlamaForCausalLM, text: Corpus, plan: Plan, teacher: LlamaFor
     batches, started = windows(text, np.random.default_rng([SEED, plan.stream])), time.thread_time()
     for step in range(plan.steps):
         ids = next(batches)
-        logits = student(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1)
-        loss = functional.cross_entropy(logits, ids[:, 1:].flatten())
-        if teacher is not None:
-            with torch.no_grad():
-                wanted = teacher(input_ids=ids, use_cache=False).logits[:, :-1].flatten(0, 1).log_softmax(-1)
-            distance = functional.kl_div(logits.log_softmax(-1), wanted, reduction="batchmean", log_target=True)
-            loss = (loss + distance) / 2
+        loss = loss_of(ids)
         loss.backward()
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
             optimizer.step()

@@ -14,8 +14,11 @@ _HOME = {
     "simulate": "simulator.simulation",
     "predict": "simulator.prediction",
     "break_even": "simulator.questions.break_even",
+    "capacity": "simulator.questions.capacity",
     "calibrate_device": "simulator.calibrate",
     "explain": "simulator.questions.explanation",
+    "sensitivity": "simulator.questions.sensitivity",
+    "fit_engine": "simulator.questions.server_fit",
     "SpecError": "simulator.spec",
 }
 __all__ = sorted(_HOME)

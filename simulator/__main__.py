@@ -22,10 +22,12 @@ from rich.text import Text
 
 from simulator.commands.break_even import break_even
 from simulator.commands.calibrate import calibrate
+from simulator.commands.capacity import capacity
 from simulator.commands.check_server import check_server
 from simulator.commands.demo import demo
 from simulator.commands.explain import explain
 from simulator.commands.export import export
+from simulator.commands.fit_engine import fit_engine
 from simulator.commands.import_runs import import_runs
 from simulator.commands.list_known import list_known
 from simulator.commands.predict import predict
@@ -42,10 +44,12 @@ VERBS: dict[str, Callable[..., None]] = {
     "run": run,
     "predict": predict,
     "break-even": break_even,
+    "capacity": capacity,
     "explain": explain,
     "sweep": sweep,
     "import": import_runs,
     "check-server": check_server,
+    "fit-engine": fit_engine,
     "export": export,
     "validate": validate,
     "demo": demo,

@@ -22,6 +22,7 @@ from simulator.draft_tree import Tree
 from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
 from simulator.interchange.request_traces import request_source
 from simulator.number_format import WeightFormat
+from simulator.planning import PlanningSpec
 from simulator.serving_engine import ServingEngine, find_engine
 from simulator.spec import Document, Problem, Spec, SpecError, check_sections, load_yaml
 from simulator.speculation import (
@@ -114,6 +115,7 @@ class ScenarioFile(Spec):
     workload: WorkloadSpec
     limits: LimitsSpec = LimitsSpec()
     service_level: ServiceLevel | None = None
+    planning: PlanningSpec = PlanningSpec()
     sweep: SweepSpec | None = None
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
 
@@ -308,7 +310,9 @@ class _Resolver:
             folder = Path(self.document.source).parent
             named = workload.requests.columns
             columns = named.model_dump() if named is not None else None
-            source = request_source(workload.requests.trace, folder, self.document.where(location), columns=columns)
+            tokenizer = workload.requests.tokenizer
+            where = self.document.where(location)
+            source = request_source(workload.requests.trace, folder, where, columns=columns, tokenizer=tokenizer)
         self._collect(iter(source_problems(workload, source, self.document, ("workload",))))
         if isinstance(source, RequestTrace):
             self.warnings += source.notes

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, cycle
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from simulator import theory
 from simulator.acceptance import AcceptanceLaw, band_for
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import share
-from simulator.cost.round import RoundCost, StepCost, StepPricer
+from simulator.cost.round import RoundCost, StepPricer
 from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
@@ -155,11 +155,10 @@ def simulate(scenario: Scenario, progress: Progress | None = None, readable: boo
     undrafted = Server(scenario, scenario.deployment.plain(), _NOTHING, None, readable)
     plain = _variant(undrafted, "no speculation", requests, progress)
     warnings += _too_short(scenario, requests)
-    comparisons = []
-    for shape in scenario.shapes:
-        for label, law in _laws(scenario, shape, warnings):
-            server = Server(scenario, scenario.deployed(shape), shape, law, readable)
-            comparisons.append(_compare(server, plain, _variant(server, label, requests, progress), requests, progress))
+    comparisons = [
+        _compare(server, plain, _variant(server, label, requests, progress), requests, progress)
+        for label, server in speculative_servers(scenario, warnings, readable)
+    ]
     return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(warnings))
 
 
@@ -185,6 +184,16 @@ def plain_load(scenario: Scenario) -> Load:
     if not summary.finished:
         raise SpecError([_nothing_served(scenario, summary)])
     return summary.load
+
+
+def speculative_servers(scenario: Scenario, warnings: list[str], readable: bool = False) -> list[tuple[str, Server]]:
+    """(label, server) of every way of drafting that the scenario compares; where acceptance is open, one for each end of a
+    sourced band, which `warnings` then say."""
+    return [
+        (label, Server(scenario, scenario.deployed(shape), shape, law, readable))
+        for shape in scenario.shapes
+        for label, law in _laws(scenario, shape, warnings)
+    ]
 
 
 def _laws(scenario: Scenario, shape: Tree, warnings: list[str]) -> list[tuple[str, AcceptanceLaw]]:
@@ -246,32 +255,6 @@ class _NoDrafts:
 _NO_DRAFTS = _NoDrafts()
 
 
-@dataclass(frozen=True)
-class _ScaledRounds:
-    """Prices whose decoding part is scaled: the same run had R been this much larger or smaller."""
-
-    base: StepPricer
-    scale: float
-
-    @property
-    def window(self) -> int | None:
-        return self.base.window
-
-    @property
-    def sums_suffice(self) -> bool:
-        return self.base.sums_suffice
-
-    def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> StepCost:
-        return self._scaled(self.base.price(decode, prefill, prompts_finished))
-
-    def price_alike(self, *asked: Any) -> StepCost:
-        return self._scaled(self.base.price_alike(*asked))
-
-    def _scaled(self, cost: StepCost) -> StepCost:
-        terms = tuple((name, s if name.startswith("prefill") else s * self.scale) for name, s in cost.terms)
-        return StepCost(sum(seconds for _, seconds in terms), terms)
-
-
 # The shape of a run without speculation.
 _NOTHING = Tree.chain(0)
 
@@ -325,12 +308,18 @@ class Server:
         own = share(running, self.deployment.replica().parallelism.data_parallel_size)
         return speculation.tokens_at(self.shape.nodes - 1, own)
 
+    def mean_acceptance_length(self, drafts: int) -> float:
+        """τ of a round of so many drafts a sequence, by the law; 1 of a plain step."""
+        if self.law is None or drafts == 0:
+            return 1.0
+        return self.law.mean_acceptance_length(drafts if self.shape.is_chain else self.shape.depth)
+
     def run(
         self, requests: tuple[Request, ...], begun: Callable[[], None] | None = None, round_scale: float = 1.0
     ) -> ServingResult:
         """Every request to its end, as the scenario's arrivals say. `begun` is called as each request arrives."""
         arrivals = self.scenario.file.workload.arrivals
-        pricer = self.pricer if round_scale == 1.0 else _ScaledRounds(self.pricer, round_scale)
+        pricer = replace(self.pricer, round_scale=round_scale)
 
         def path(request: Request) -> AcceptancePath:
             if begun is not None:

@@ -245,12 +245,11 @@ def tokenizer_problem(target: ModelArchitecture, drafter: ModelArchitecture) -> 
     the target's vocabulary and is normal.
     """
     if drafter.kind == "draft_head":
-        same = drafter.hidden_size == target.hidden_size or drafter.base_model is None
-        return (
-            None
-            if same
-            else f"is a head for {drafter.base_model} (width {drafter.hidden_size}), target has width {target.hidden_size}"
-        )
+        # A head that fuses three states of its target may be narrower than the target.
+        fused = drafter.family == "eagle3" and drafter.fc_input_size == 3 * target.hidden_size
+        if fused or drafter.hidden_size == target.hidden_size or drafter.base_model is None:
+            return None
+        return f"is a head for {drafter.base_model} (width {drafter.hidden_size}), target has width {target.hidden_size}"
     mine, theirs = drafter.tokenizer, target.tokenizer
     if mine and theirs and mine != theirs:
         return f"drafter tokenizer {mine} ({drafter.vocab_size}) differs from target tokenizer {theirs} ({target.vocab_size})"

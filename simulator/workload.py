@@ -45,25 +45,41 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
+Content = tuple[tuple[int, int], ...]
+"""What the tokens of a request are, prompt and output: pieces of (text, tokens), each the beginning of a text that has a number.
+Two requests share a prefix as far as their pieces agree."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request: `arrival_s` from the start of the run, its prompt and the tokens it will produce (both at least 1)."""
+    """One request: `arrival_s` from the start of the run, its prompt and the tokens it will produce (both at least 1).
+
+    content: what the tokens are, where requests share prefixes; None: like no other request. follows: the request whose answer
+    its user reads for `think_time_s` before sending it; `arrival_s` is then that of the first turn of the session.
+    """
 
     request_id: int
     arrival_s: float
     prompt_tokens: int
     output_tokens: int
+    content: Content | None = None
+    follows: int | None = None
+    think_time_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestTrace:
-    """A recorded trace in order of arrival: three arrays of one length. `notes` say what reading it had to change."""
+    """A recorded trace in order of arrival: three arrays of one length. `notes` say what reading it had to change.
+
+    timed: False where the file holds no arrivals, and all are 0.
+    """
 
     arrival_s: Floats
     prompt_tokens: Integers
     output_tokens: Integers
     source: str = ""
     notes: tuple[str, ...] = ()
+    timed: bool = True
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -165,10 +181,12 @@ class ColumnsSpec(Spec):
 
 
 class TraceSpec(Spec):
-    """`trace`: the id of a shipped workload profile, or the path of a trace or a profile. `columns`: a CSV trace's own names."""
+    """`trace`: the id of a shipped workload profile, or the path of a trace or a profile. `columns`: a CSV trace's own names.
+    `tokenizer`: the path of a tokenizer.json that counts the tokens of a trace of texts; left out, they are estimated."""
 
     trace: str
     columns: ColumnsSpec | None = None
+    tokenizer: str | None = None
 
 
 class WorkloadSpec(Spec):
@@ -355,6 +373,9 @@ def source_problems(
         return [document.problem(count, "must be given: a workload profile has no number of requests of its own")]
     if not isinstance(source, RequestTrace):
         return []
+    if not source.timed and spec.arrivals.process == "trace":
+        must = f"must be poisson, gamma, constant or closed_loop: {source.source or 'the trace'} holds no arrival times"
+        return [document.problem((*location, "arrivals", "process"), must, "trace")]
     n = spec.num_requests or len(source)
     if n > len(source):
         return [document.problem(count, f"must be at most {len(source)}, the requests of {source.source or 'the trace'}", n)]

@@ -1,5 +1,7 @@
 """How many random scenarios the laws try."""
 
-from hypothesis import settings
+import pytest
 
-settings.register_profile("thorough", max_examples=10_000)
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--scenarios", type=int, default=2000, help="random scenarios that the laws of serving are tried on")

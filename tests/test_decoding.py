@@ -157,6 +157,17 @@ def test_plain_decoding_past_a_sliding_window_keeps_no_more_than_the_window():
     assert [layer.keys.shape[2] for layer in cache.cache.layers] == [7, 7, 22]
 
 
+def test_the_two_functions_take_hugging_face_models_as_they_are_and_work_without_caches():
+    target, draft = _llama(0), _llama(1)
+    context = list(PROMPTS[0])
+    plain = d.plain_generate(target, context, 12).tokens
+    while len(context) < len(PROMPTS[0]) + 12:
+        drafts, probs = d.draft_speculate(draft, context, 3)
+        assert (len(drafts), probs) == (3, None)
+        context += d.target_verify(target, context, drafts, probs)
+    assert tuple(context[len(PROMPTS[0]) :][:12]) == plain
+
+
 def test_the_target_accepts_all_of_its_own_drafts():
     target = _tiny()
     for k, tokens in ((4, 20), (3, 16), (7, 25)):
@@ -173,15 +184,24 @@ def test_the_target_accepts_all_of_its_own_drafts():
 def test_a_counter_that_counts_wrong_is_found_out(monkeypatch):
     target = _tiny()
 
-    def run():
+    def alone():
         d.speculative_generate(target, d.PromptLookupDrafter(), PROMPTS[2], 8, 2)
 
-    run()
-    for broken in (lambda self, *_: None, lambda self, *_: setattr(self, "forwards", self.forwards + 2)):
-        with monkeypatch.context() as patch:
-            patch.setattr(d.ForwardCounter, "_count", broken)
-            with pytest.raises(d.ForwardCountError):
-                run()
+    def together():
+        d.speculative_generate_batch(target, d.PromptLookupDrafter(), PROMPTS, 8, 2)
+
+    def every_third(self, *_):
+        self.calls = getattr(self, "calls", 0) + 1
+        self.forwards += self.calls % 3 > 0
+
+    broken = (lambda self, *_: None, lambda self, *_: setattr(self, "forwards", self.forwards + 2), every_third)
+    for run in (alone, together):
+        run()
+        for count in broken:
+            with monkeypatch.context() as patch:
+                patch.setattr(d.ForwardCounter, "_count", count)
+                with pytest.raises(d.ForwardCountError):
+                    run()
 
 
 def test_a_target_that_takes_two_passes_a_round_is_found_out():
@@ -207,8 +227,15 @@ def test_passes_outside_the_rounds_are_found_out():
             session.keep = lambda length: target(torch.tensor([[1]]), target.new_cache())
             return session
 
+        def batch_session(self, target, target_cache, streams, **options):
+            session = super().batch_session(target, target_cache, streams, **options)
+            session.keep = lambda lengths: target(torch.tensor([[1]]), target.new_cache())
+            return session
+
     with pytest.raises(d.ForwardCountError, match="its rounds account for"):
         d.speculative_generate(_tiny(), Peeking(), PROMPTS[2], 8, 2)
+    with pytest.raises(d.ForwardCountError, match="its rounds account for"):
+        d.speculative_generate_batch(_tiny(), Peeking(), PROMPTS, 8, 2)
 
 
 @pytest.mark.parametrize("family", ["llama", "tiny"])

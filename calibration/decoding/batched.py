@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from calibration.decoding.counting import ForwardCounter, ForwardCountError
+from calibration.decoding.counting import ForwardCounter, ForwardCountError, check_all_accounted_for
 from calibration.decoding.drafters import BatchDraftSession, Drafter, Proposal
 from calibration.decoding.generation import Round, check_request, until_end
 from calibration.decoding.models import CausalModel, as_model
@@ -133,6 +133,8 @@ class _BatchLoop:
         finally:
             if session is not None:
                 session.close()
+        shared = any(module is self.target.module for module in self.draft_calls.modules)
+        check_all_accounted_for(self.target_calls, self.target_forwards, self.draft_forwards, shared)
         return BatchGeneration(
             tuple(tuple(s.context[s.prompt_length :]) for s in self.all),
             tuple(tuple(s.rounds) for s in self.all),

@@ -29,5 +29,12 @@ class ForwardCounter:
         self.forwards += 1
 
 
+def check_all_accounted_for(calls: ForwardCounter, target_forwards: int, draft_forwards: int, drafts_too: bool) -> None:
+    """Raises ForwardCountError unless the target ran as often as its rounds say. `drafts_too`: it also ran the draft passes."""
+    expected = target_forwards + (draft_forwards if drafts_too else 0)
+    if calls.forwards != expected:
+        raise ForwardCountError(f"the target ran {calls.forwards} times, its rounds account for {expected}")
+
+
 class ForwardCountError(AssertionError):
     """A round cost another number of target passes than the one it must cost."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from calibration.decoding.counting import ForwardCounter, ForwardCountError
+from calibration.decoding.counting import ForwardCounter, ForwardCountError, check_all_accounted_for
 from calibration.decoding.drafters import Drafter, DraftSession
 from calibration.decoding.errors import DecodingError
 from calibration.decoding.models import CausalModel, KeyValueCache, as_model
@@ -123,16 +123,11 @@ class _SpeculativeLoop:
                     self._round(session, min(k, end - len(self.context) - int(self.bonus)), eos_ids)
         finally:
             session.close()
-        self._check_every_pass_is_accounted_for()
+        shared = any(module is self.target.module for module in self.drafter.modules)
+        check_all_accounted_for(self.target_calls, self.target_forwards, self.draft_forwards, shared)
         return Generation(
             tuple(self.context[self.prompt_length :]), tuple(self.rounds), self.target_forwards, self.draft_forwards
         )
-
-    def _check_every_pass_is_accounted_for(self) -> None:
-        shared = any(module is self.target.module for module in self.drafter.modules)
-        expected = self.target_forwards + (self.draft_forwards if shared else 0)
-        if self.target_calls.forwards != expected:
-            raise ForwardCountError(f"the target ran {self.target_calls.forwards} times, its rounds account for {expected}")
 
     def _ended(self, eos_ids: Collection[int]) -> bool:
         return len(self.context) > self.prompt_length and self.context[-1] in eos_ids

@@ -79,6 +79,10 @@ def explain(
         print_sentence(console, sentence, indent="  ")
     console.print()
     print_table(console, *reports.explanation_table(answer))
+    print_table(console, *reports.sensitivity_table(answer.sensitivity))
+    for sentence in reports.sensitivity_sentences(answer.sensitivity):
+        print_sentence(console, sentence)
+    console.print()
     print_table(console, *reports.doubt_table(answer))
     print_notes(console, [], answer.warnings)
 

@@ -55,6 +55,9 @@ def import_runs(
         print_sentence(console, f"Settings of a {found.server.engine} server", "bold")
         print_table(console, ("key", "value"), reports.settings_rows(found.server))
         print_notes(console, [], found.server.notes)
+    for table in found.step_costs:
+        print_sentence(console, reports.step_costs_sentence(table), "bold")
+        print_table(console, *reports.step_costs_table(table))
     for path in written:
         console.print(f"written: {path}")
     print_notes(console, [f"not written: {each}" for each in left_out], [])

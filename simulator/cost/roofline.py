@@ -1,8 +1,9 @@
 """One operation: seconds from bytes and FLOPs, by a smooth maximum of the two.
 
-    t = t0 + [ (bytes/BW)^p + (flops(⌈m⌉_T)/F)^p ]^(1/p)
+    t = t0 + [ (bytes/BW)^p + (w·flops(⌈m⌉_T)/F)^p ]^(1/p)
 
-On measured decoder layers this form errs by 3-6 % where the plain roofline max() errs by 6-12 % (docs/model.md).
+On measured decoder layers this form errs by 3-6 % where the plain roofline max() errs by 6-12 % (docs/model.md). w stretches
+arithmetic by a last wave of blocks that fills only part of the device.
 
 Cached tokens, and the seconds that follow from them, may be numbers of a tape (`tape`), although declared `float`: a span of
 rounds is then priced at once, by the same formulas.
@@ -11,8 +12,8 @@ rounds is then priced at once, by the same formulas.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
 
 from simulator.cost.tape import known, larger, root_of_squares, smaller
 from simulator.hardware import Coefficients, Hardware
@@ -20,11 +21,12 @@ from simulator.serving_engine import RowLaw
 
 Bound = Literal["memory", "compute", "latency", "network", "host"]
 ATTENTION_TILE_ROWS = 64
+# Columns of one block of a GEMM: blocks of tile rows × this are spread over the compute units.
+GEMM_TILE_COLUMNS = 128
 _SMALL_MESSAGE_BYTES = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """Seconds of one operation and what bounds it."""
 
     seconds: float
@@ -37,7 +39,7 @@ def smooth_maximum(first: float, second: float, smoothness: float) -> float:
     >>> round(smooth_maximum(1.0, 1.0, 3.0), 3), round(smooth_maximum(1.0, 0.1, 3.0), 3)
     (1.26, 1.0)
     """
-    high, low = max(first, second), min(first, second)
+    high, low = (first, second) if first > second else (second, first)
     return float(high * (1.0 + (low / high) ** smoothness) ** (1.0 / smoothness)) if high > 0 else 0.0
 
 
@@ -50,22 +52,52 @@ def gemm(
     compute_dtype: str,
     row_law: RowLaw | None = None,
 ) -> Operation:
-    """y[m, n] = x[m, k] · W: weights and 16-bit activations move once, arithmetic on rows rounded up to a tile.
+    """y[m, n] = x[m, k] · W, as in `gemms`."""
+    return gemms(rows, ((n, k, 1),), weight_bytes_per_element, hardware, compute_dtype, row_law)
+
+
+def gemms(
+    rows: float,
+    matrices: Iterable[tuple[float, float, int]],
+    weight_bytes_per_element: float,
+    hardware: Hardware,
+    compute_dtype: str,
+    row_law: RowLaw | None = None,
+) -> Operation:
+    """y[m, n] = x[m, k] · W for each (n, k, how many): weights and 16-bit activations move once, arithmetic on rows rounded up to
+    a tile.
 
     `rows` = m. An engine's `row_law` stands for its own kernels, of which the device's row factors know nothing. Raises KeyError
     for a `compute_dtype` the device lacks.
     """
     rates = hardware.gemm_rates(compute_dtype)
-    reads = row_law.weight_reads(rows) if row_law is not None else 1.0
-    moved = reads * weight_bytes_per_element * n * k + 2.0 * rows * (n + k)
+    overhead_s, smoothness = rates.overhead_s, rates.smoothness
+    weight_bytes = (row_law.weight_reads(rows) if row_law is not None else 1.0) * weight_bytes_per_element
     tile = rates.tile_rows
     # Small batches run in small tiles, whose padding never shows behind the weight stream.
     padded = math.ceil(rows / tile) * tile if rows > tile else rows
-    memory_s = moved / rates.bandwidth_bytes_per_s
-    compute_s = 2.0 * padded * n * k / rates.flops_per_s
     factor = 1.0 if rates.row_factors is None or row_law is not None else rates.row_factors.at(rows)
-    seconds = rates.overhead_s + factor * smooth_maximum(memory_s, compute_s, rates.smoothness)
-    return Operation(seconds, _bound(rates.overhead_s, memory_s, compute_s))
+    total_s, by_bound = 0.0, {}  # type: float, dict[Bound, float]
+    for n, k, count in matrices:
+        memory_s = (weight_bytes * n * k + 2.0 * rows * (n + k)) / rates.bandwidth_bytes_per_s
+        compute_s = 2.0 * padded * n * k / rates.flops_per_s
+        if rates.wave_power > 0:
+            compute_s *= wave_stretch(rows, n, tile, hardware.profile.compute_units) ** rates.wave_power
+        seconds = count * (overhead_s + factor * smooth_maximum(memory_s, compute_s, smoothness))
+        bound = _bound(overhead_s, memory_s, compute_s)
+        total_s += seconds
+        by_bound[bound] = by_bound.get(bound, 0.0) + seconds
+    return Operation(total_s, max(by_bound, key=lambda bound: by_bound[bound], default="memory"))
+
+
+def wave_stretch(rows: float, n: float, tile_rows: float, units: int) -> float:
+    """Waves of blocks that are paid for over those that are filled: ⌈blocks/units⌉·units/blocks.
+
+    >>> wave_stretch(64, 16896, 64, 132), wave_stretch(128, 8448 + 128, 64, 132)
+    (1.0, 1.9701492537313432)
+    """
+    blocks = math.ceil(rows / tile_rows) * math.ceil(n / GEMM_TILE_COLUMNS)
+    return math.ceil(blocks / units) * units / blocks
 
 
 def experts_touched(num_experts: int, top_k: int, tokens: float, popularity_shape: float = math.inf) -> float:
@@ -87,17 +119,34 @@ def experts_touched(num_experts: int, top_k: int, tokens: float, popularity_shap
     return float(num_experts * (1.0 - missed))
 
 
+def padded_rows(rows: float, experts: float, tile: int) -> float:
+    """Rows that a grouped kernel computes where each of `experts` fills its own tiles with its share of `rows`: a whole tile at
+    least, and half of one empty on average beyond.
+
+    >>> padded_rows(64, 64, 16), padded_rows(6400, 64, 16), padded_rows(64, 64, 1)
+    (1024.0, 6880.0, 64.0)
+    """
+    return max(float(tile) * experts, rows + experts * (tile - 1) / 2)
+
+
 def grouped_gemm(
-    routed_rows: float, touched: float, parameters: float, weight_bytes_per_element: float, hardware: Hardware, compute_dtype: str
+    routed_rows: float,
+    touched: float,
+    parameters: float,
+    weight_bytes_per_element: float,
+    hardware: Hardware,
+    compute_dtype: str,
+    tile_rows: int = 1,
 ) -> Operation:
-    """The routed experts of one layer: sorting rows and launching, weights of the touched ones, arithmetic of all routed rows.
+    """The routed experts of one layer: sorting rows and launching, weights of the touched ones, arithmetic of all routed rows,
+    those of each expert rounded up to tiles.
 
     routed_rows: tokens × experts per token. parameters: weights of one expert on this device.
     """
     coefficients = hardware.coefficients
     bandwidth = hardware.bandwidth_bytes_per_s * coefficients.expert_bandwidth_fraction.value
     memory_s = touched * parameters * weight_bytes_per_element / bandwidth
-    compute_s = 2.0 * routed_rows * parameters / hardware.flops_per_s(compute_dtype)
+    compute_s = 2.0 * padded_rows(routed_rows, touched, tile_rows) * parameters / hardware.flops_per_s(compute_dtype)
     busy_s = smooth_maximum(memory_s, compute_s, coefficients.gemm_smoothness.value)
     overhead_s = coefficients.expert_overhead_s.value
     return Operation(overhead_s + busy_s, _bound(overhead_s, memory_s, compute_s))
@@ -147,10 +196,21 @@ def serial_walk_attention(longest_s: float, total_s: float, blocks: int, hardwar
     return Operation(hardware.coefficients.walk_overhead_s.value + busy_s, "latency" if blocks <= units else "compute")
 
 
-def walk_s(kv_tokens: float, head_dim: int, hardware: Hardware) -> float:
-    """One block's walk over `kv_tokens`; the per-token time is for a head dimension of 128 and scales with it."""
+def walk_s(kv_tokens: float, rows: float, head_dim: int, hardware: Hardware) -> float:
+    """One block's walk over `kv_tokens` with its `rows` query rows; times per token are for a head dimension of 128 and scale
+    with it. Tensor units take up to 64 rows at once, so that rows cost only where there are none."""
     coefficients = hardware.coefficients
-    return coefficients.walk_fixed_s.value + coefficients.walk_s_per_token.value * kv_tokens * head_dim / 128
+    per_token = coefficients.walk_s_per_token.value + coefficients.walk_row_s_per_token.value * rows
+    return coefficients.walk_fixed_s.value + per_token * kv_tokens * head_dim / 128
+
+
+def cache_copies_s(copied_bytes: float, hardware: Hardware) -> float:
+    """Keys and values copied out for every query head: beyond what the caches hold, where a walk finds them anyway."""
+    coefficients = hardware.coefficients
+    seconds_per_byte = coefficients.walk_copy_s_per_byte.value
+    if seconds_per_byte <= 0:
+        return 0.0
+    return seconds_per_byte * larger(copied_bytes - coefficients.walk_copy_free_bytes.value, 0.0)
 
 
 def all_reduce_s(message_bytes: float, alpha_s: float, bandwidth: float, large_bandwidth: float | None) -> float:

@@ -6,9 +6,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulator.interchange import acceptance_dumps, engine_flags, llamacpp, prometheus, sglang, trtllm, vllm_bench, vllm_logs
+from simulator.interchange import (
+    acceptance_dumps,
+    engine_flags,
+    llamacpp,
+    prometheus,
+    sglang,
+    step_costs,
+    trtllm,
+    vllm_bench,
+    vllm_logs,
+)
 from simulator.interchange.engine_flags import ServerSettings
 from simulator.interchange.observed import ObservedRun, json_objects, judged, lines
+from simulator.interchange.step_costs import StepCosts
 from simulator.spec import Problem, SpecError, nearest
 
 _READERS: dict[str, Callable[[Path], Iterator[ObservedRun]]] = {
@@ -30,6 +41,7 @@ _SETTINGS: dict[str, Callable[[Path], ServerSettings]] = {
     TRTLLM_CONFIG: engine_flags.read_trtllm,
 }
 _JSON: tuple[tuple[Callable[[object], object], str], ...] = (
+    (step_costs.is_table, step_costs.FORMAT),
     (vllm_bench.is_run, vllm_bench.FORMAT),
     (sglang.is_bench, sglang.BENCH_FORMAT),
     (trtllm.is_iteration, trtllm.FORMAT),
@@ -73,10 +85,11 @@ def format_of(path: str | Path) -> str:
 
 @dataclass(frozen=True)
 class Imported:
-    """What the files hold: measured runs, and the server's settings where a file starts it."""
+    """What the files hold: measured runs, the server's settings where a file starts it, and tables of step costs."""
 
     runs: tuple[ObservedRun, ...]
     server: ServerSettings | None = None
+    step_costs: tuple[StepCosts, ...] = ()
 
 
 def read_files(
@@ -90,7 +103,7 @@ def read_files(
     num_speculative_tokens: γ, for files that do not hold it. draft_tokens: SGLang's flag, which counts the root. Raises
     `SpecError` for a file that cannot be read, or whose acceptance is impossible.
     """
-    every = (*FORMATS, *_SETTINGS)
+    every = (*FORMATS, *_SETTINGS, step_costs.FORMAT)
     if format is not None and format not in every:
         raise SpecError([Problem("--as", "", f"must be one of {', '.join(every)}", repr(format), nearest(format, every))])
     formats = [format or format_of(path) for path in paths]
@@ -99,7 +112,10 @@ def read_files(
         raise SpecError([Problem(str(stated[1][0]), "", "must be the only file that states a server's settings")])
     server = _SETTINGS[stated[0][1]](Path(stated[0][0])) if stated else None
     measured = [(path, name) for path, name in zip(paths, formats, strict=True) if name in _READERS]
-    return Imported(tuple(_runs(measured, num_speculative_tokens, draft_tokens)), server)
+    tables = tuple(
+        table for path, name in zip(paths, formats, strict=True) if name == step_costs.FORMAT for table in step_costs.read(path)
+    )
+    return Imported(tuple(_runs(measured, num_speculative_tokens, draft_tokens)), server, tables)
 
 
 def _runs(

@@ -26,6 +26,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from simulator import resources
+from simulator.interchange.untimed_requests import is_untimed, read_untimed
 from simulator.spec import Problem, SpecError, nearest, shown
 from simulator.workload import MAX_TOKENS, Floats, Integers, ProfileArrivals, RequestTrace, WorkloadProfile, load_workload_profile
 
@@ -52,23 +53,37 @@ def request_source(
     where: str = "",
     key: str = "workload.requests.trace",
     columns: Mapping[str, str] | None = None,
+    tokenizer: str | None = None,
 ) -> RequestTrace | WorkloadProfile:
     """What `requests.trace` means: the path of a trace or profile, or the id of a shipped profile.
 
     A path is taken from the working directory or else from `base`, the folder of the file that holds it. Raises `SpecError`;
-    `where` and `key` say whose mistake an unknown name is. columns: as for `read_request_trace`.
+    `where` and `key` say whose mistake an unknown name is. columns: as for `read_request_trace`. tokenizer: as for
+    `untimed_requests.read_untimed`, a path found in the same places.
     """
     for path in (Path(name), (base or Path()) / name):
         if resources.is_file(path):
             profile = path.suffix in (".yaml", ".yml")
+            if not profile and columns is None and is_untimed(path):
+                return read_untimed(path, None if tokenizer is None else _beside(tokenizer, base))
+            if tokenizer is not None:
+                must = "must be left out: the trace holds numbers of tokens, and no text to count"
+                raise SpecError([Problem(where, "workload.requests.tokenizer", must, shown(tokenizer))])
             if profile and columns is not None:
                 raise SpecError([Problem(where, key, "must be a trace in CSV to take columns, not a profile", shown(name))])
             return load_workload_profile(str(path), where, key) if profile else read_request_trace(path, columns)
     if columns is not None:
         raise SpecError([Problem(where, key, "must be the path of a trace in CSV to take columns", shown(name))])
+    if tokenizer is not None:
+        raise SpecError([Problem(where, key, "must be the path of a trace of texts to take a tokenizer", shown(name))])
     if "/" in name or Path(name).suffix in (".csv", ".jsonl", ".json", ".yml"):
         raise SpecError([Problem(where, key, "must be the path of a file that exists", shown(name))])
     return load_workload_profile(name, where, key)
+
+
+def _beside(name: str, base: Path | None) -> Path:
+    """A path from the working directory, or else from `base`."""
+    return Path(name) if base is None or resources.is_file(Path(name)) else base / name
 
 
 # -------------------------------------------------------------------------------------------------------------- reading

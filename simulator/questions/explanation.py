@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from simulator import theory
-from simulator.acceptance import AcceptanceLaw
 from simulator.cost.deployment import Deployment
 from simulator.cost.roofline import Bound
 from simulator.cost.round import RoundCost
 from simulator.cost.uncertainty import Estimate, UncertainPricer, quantities
 from simulator.draft_tree import Tree
 from simulator.hardware import Quantity
-from simulator.prediction import OperatingPoint, resolve, verdict
-from simulator.questions.break_even import own_context
+from simulator.prediction import OperatingPoint, verdict
+from simulator.questions.priced_point import PricedPoint, point_of_flags, point_of_scenario
+from simulator.questions.sensitivity import Sensitivity, sensitivity_at
 from simulator.scenario import Scenario
-from simulator.simulation import plain_load
 from simulator.spec import Document
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -74,44 +73,13 @@ class Explanation:
     rows: tuple[TermRow, ...]
     doubts: tuple[Doubt, ...]
     flips: tuple[Flip, ...]
+    sensitivity: Sensitivity
     warnings: tuple[str, ...]
 
     @property
     def shape(self) -> Tree:
         """What the round drafts: a tree, or a chain of γ."""
         return self.deployment.tree or Tree.chain(self.num_speculative_tokens)
-
-
-@dataclass(frozen=True)
-class _Point:
-    """Where the question is asked. law_at: None where acceptance is open. extra_std: doubt of ln R from what was assumed."""
-
-    deployment: Deployment
-    gamma: int
-    batch: int
-    context: float
-    law_at: Callable[[int], AcceptanceLaw | None]
-    extra_std: float = 0.0
-
-    def law(self) -> AcceptanceLaw | None:
-        found = self.law_at(self.gamma)
-        return None if found is None else found.at_context(round(self.context))
-
-    def proposals(self) -> float:
-        law = self.law()
-        return 1.0 if law is None else law.proposal_share(self.gamma)
-
-    def pricer(self) -> UncertainPricer:
-        law = self.law()
-        return UncertainPricer(self.deployment, 0.5 if law is None else float(law.conditional_rates(self.gamma).prod()))
-
-    def speedup(self) -> float | None:
-        law = self.law()
-        if law is None:
-            return None
-        full = float(law.conditional_rates(self.gamma).prod())
-        r = self.deployment.pricer(full).round(self.gamma, self.batch, self.context, self.proposals()).r
-        return law.mean_acceptance_length(self.gamma) / r
 
 
 def explain(
@@ -125,36 +93,18 @@ def explain(
 
     The mean batch is that of its requests served without speculation. Raises ValueError without speculation.
     """
-    if gamma is not None and not scenario.gammas:
-        raise ValueError("the scenario drafts trees only: its acceptance says nothing of a chain")
-    if not scenario.deployment.speculative:
-        raise ValueError("explain needs a scenario with speculation")
-    if batch is None:
-        replicas = scenario.deployment.independent_replicas
-        batch = max(round(replicas * (plain_load(scenario).mean_decode_sequences or 1)), 1)
-
-    def law_at(tokens: int) -> AcceptanceLaw | None:
-        resolved = scenario.acceptance(tokens, None if shape.is_chain else shape)
-        return None if resolved is None else resolved.law
-
-    shape = tree or (Tree.chain(gamma) if gamma else scenario.shapes[0])
-    point = _Point(scenario.deployed(shape), shape.depth, batch, context or own_context(scenario), law_at)
-    return _explain(point, scenario.warnings)
+    return _explain(point_of_scenario(scenario, gamma, batch, context, tree), scenario.warnings)
 
 
 def explain_point(point: OperatingPoint, document: Document) -> Explanation:
     """The same at an operating point from flags. Raises `SpecError` and `prediction.UnsupportedError`."""
-    question = resolve(point, document)
-    laws = question.law(document)
-    asked = _Point(question.deployment, question.gamma, question.batch, question.context, laws, question.extra_std)
-    return _explain(asked, question.warnings)
+    return _explain(*point_of_flags(point, document))
 
 
-def _explain(point: _Point, warnings: tuple[str, ...]) -> Explanation:
-    pricer, proposals, law = point.pricer(), point.proposals(), point.law()
+def _explain(point: PricedPoint, warnings: tuple[str, ...]) -> Explanation:
+    pricer, proposals = point.pricer(), point.proposals()
     cost = pricer.base.round(point.gamma, point.batch, point.context, proposals)
-    log_std = math.hypot(pricer.log_std(point.gamma, point.batch, point.context, proposals), point.extra_std)
-    tau = None if law is None else law.mean_acceptance_length(point.gamma)
+    log_std, tau = point.log_std(pricer), point.mean_acceptance_length()
     speedup = None if tau is None else Estimate.lognormal(tau / cost.r, log_std)
     return Explanation(
         deployment=point.deployment,
@@ -173,6 +123,7 @@ def _explain(point: _Point, warnings: tuple[str, ...]) -> Explanation:
         rows=tuple(_rows(cost)),
         doubts=tuple(_doubts(pricer, point, proposals)),
         flips=tuple(_flips(point)),
+        sensitivity=sensitivity_at(point),
         warnings=warnings,
     )
 
@@ -188,7 +139,7 @@ def _rows(cost: RoundCost) -> Iterator[TermRow]:
         yield TermRow(term.name.replace("_", " "), before, term.seconds, term.seconds / cost.round_s, term.bound)
 
 
-def _doubts(pricer: UncertainPricer, point: _Point, proposals: float) -> list[Doubt]:
+def _doubts(pricer: UncertainPricer, point: PricedPoint, proposals: float) -> list[Doubt]:
     """The coefficients whose doubt moves R most, largest first."""
     ratio, _ = pricer.sensitivities(point.gamma, point.batch, point.context, proposals)
     known = quantities(point.deployment)
@@ -200,7 +151,7 @@ def _doubts(pricer: UncertainPricer, point: _Point, proposals: float) -> list[Do
     return sorted(found, key=lambda doubt: -abs(doubt.moves_r))[:8]
 
 
-def _flips(point: _Point) -> Iterator[Flip]:
+def _flips(point: PricedPoint) -> Iterator[Flip]:
     """Changes of one thing at a time after which the speedup is on the other side of 1; the nearest of each kind."""
     base = point.speedup()
     if base is None:
@@ -217,24 +168,24 @@ def _nearest(values: tuple[int, ...], own: float) -> list[int]:
     return sorted((value for value in values if value != own), key=lambda value: abs(math.log(value / own)))
 
 
-def _other_batches(point: _Point) -> Iterator[tuple[str, _Point]]:
+def _other_batches(point: PricedPoint) -> Iterator[tuple[str, PricedPoint]]:
     for batch in _nearest(BATCHES, point.batch):
         yield f"batch {batch} instead of {point.batch}", replace(point, batch=batch)
 
 
-def _other_contexts(point: _Point) -> Iterator[tuple[str, _Point]]:
+def _other_contexts(point: PricedPoint) -> Iterator[tuple[str, PricedPoint]]:
     for context in _nearest(CONTEXTS, point.context):
         yield f"context {context:,} instead of {point.context:,.0f} tokens", replace(point, context=float(context))
 
 
-def _other_gammas(point: _Point) -> Iterator[tuple[str, _Point]]:
+def _other_gammas(point: PricedPoint) -> Iterator[tuple[str, PricedPoint]]:
     if point.deployment.tree is not None:  # of other trees, and of chains, no acceptance is known
         return
     for gamma in sorted((gamma for gamma in GAMMAS if gamma != point.gamma), key=lambda gamma: abs(gamma - point.gamma)):
         yield f"γ = {gamma} instead of {point.gamma}", replace(point, gamma=gamma)
 
 
-def _other_engines(point: _Point) -> Iterator[tuple[str, _Point]]:
+def _other_engines(point: PricedPoint) -> Iterator[tuple[str, PricedPoint]]:
     """Split-KV verification where it is missing, no overhead per round and draft step, one node, and the draft on one device."""
     deployment, engine = point.deployment, point.deployment.engine
     if engine.attention_regime(deployment.hardware) != "split_kv":

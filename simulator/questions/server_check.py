@@ -22,6 +22,7 @@ from simulator.spec import Document, Problem, SpecError
 
 FEWEST_REQUESTS = 20
 TIME_PER_TOKEN = "time per output token"
+GAIN = "gain in time per token"
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class ServerCheck:
     recipe: Snippet | None
 
     @property
+    def measured_gain(self) -> float | None:
+        """Time per output token without over with speculation, as measured; None without such a pair."""
+        return next((row.measured for row in self.rows if row.quantity == GAIN), None)
+
+    @property
     def verdict(self) -> str:
         """In one sentence, about the ratio where both runs are there, else about the time per token: time to first token and
         throughput hold the client and the network too."""
@@ -80,7 +86,7 @@ def check_server(runs: Sequence[ObservedRun], scenario: Scenario, progress: Prog
             raise SpecError([Problem(found[1].where, "", f"must be the only run {kind} acceptance: check one pair at a time")])
     if not speculative and not plain:
         raise SpecError([Problem("FILES", "", "must hold at least one run")])
-    own = _own_traffic(scenario, speculative[0] if speculative else None, plain[0] if plain else None)
+    own = own_traffic(scenario, speculative[0] if speculative else None, plain[0] if plain else None)
     result = simulate(own, progress)
     comparison = result.comparisons[0] if speculative else None
     rows = [*_rows("without", plain, result.plain.summary, _step_std(own))]
@@ -92,7 +98,7 @@ def check_server(runs: Sequence[ObservedRun], scenario: Scenario, progress: Prog
     return ServerCheck(own, result, tuple(rows), doubts, _recipe(own, speculative))
 
 
-def _own_traffic(scenario: Scenario, speculative: ObservedRun | None, plain: ObservedRun | None) -> Scenario:
+def own_traffic(scenario: Scenario, speculative: ObservedRun | None, plain: ObservedRun | None) -> Scenario:
     """The scenario with the workload and the acceptance of the runs."""
     data: dict[str, Any] = dict(scenario.document.data)
     traffic = plain or speculative
@@ -144,7 +150,7 @@ def _ratios(plain: ObservedRun, speculative: ObservedRun, comparison: Comparison
     if not before or not after or comparison.tpot is None:
         return
     std = _r_std(comparison)
-    yield Compared("gain in time per token", "ratio", before / after, Estimate.lognormal(comparison.tpot.value, std))
+    yield Compared(GAIN, "ratio", before / after, Estimate.lognormal(comparison.tpot.value, std))
     counts = speculative.counters
     length = counts.mean_acceptance_length if counts else speculative.value("mean_acceptance_length")
     implied = comparison.mean_acceptance_length / comparison.tpot.value

@@ -7,6 +7,15 @@ Importing this package imports neither matplotlib nor pyarrow; both load when fi
 from simulator.plots.words import interval, milliseconds, significant, times
 from simulator.reports.acceptance_trace import trace_json, trace_sentence, trace_tables
 from simulator.reports.break_even_page import break_even_page
+from simulator.reports.capacity import (
+    capacity_csv,
+    capacity_doubts,
+    capacity_notes,
+    capacity_sentences,
+    capacity_summary,
+    capacity_tables,
+    write_capacity,
+)
 from simulator.reports.explanation import doubt_table, explanation_sentences, explanation_summary, explanation_table
 from simulator.reports.exports import exported
 from simulator.reports.files import prepare_directory, to_json, write_break_even, write_run
@@ -16,7 +25,19 @@ from simulator.reports.imports import import_rows, import_sentence, import_summa
 from simulator.reports.known import known
 from simulator.reports.markdown import markdown
 from simulator.reports.run_page import run_page
-from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary
+from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_summary, sensitivity_table
+from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary, measured_sentence, settings_of_check
+from simulator.reports.server_fit import CONSTANTS_HEADER as FIT_CONSTANTS_HEADER
+from simulator.reports.server_fit import RUNS_HEADER as FIT_RUNS_HEADER
+from simulator.reports.server_fit import (
+    check_profile_path,
+    fit_sentence,
+    fit_summary,
+    fitted_constant_rows,
+    fitted_run_rows,
+    write_engine_profile,
+)
+from simulator.reports.step_costs import exported_step_costs, step_costs_sentence, step_costs_table
 from simulator.reports.summary import break_even_csv, break_even_summary, run_summary
 from simulator.reports.tables import break_even_sentence, break_even_tables, prediction_rows, prediction_sentence
 from simulator.reports.timeline import timeline
@@ -25,6 +46,8 @@ from simulator.reports.verdict import answer, headline, verdict_sentence
 
 __all__ = [
     "CHECK_HEADER",
+    "FIT_CONSTANTS_HEADER",
+    "FIT_RUNS_HEADER",
     "IMPORT_HEADER",
     "answer",
     "break_even_csv",
@@ -32,6 +55,13 @@ __all__ = [
     "break_even_sentence",
     "break_even_summary",
     "break_even_tables",
+    "capacity_csv",
+    "capacity_doubts",
+    "capacity_notes",
+    "capacity_sentences",
+    "capacity_summary",
+    "capacity_tables",
+    "check_profile_path",
     "check_rows",
     "check_summary",
     "doubt_table",
@@ -39,6 +69,11 @@ __all__ = [
     "explanation_summary",
     "explanation_table",
     "exported",
+    "exported_step_costs",
+    "fit_sentence",
+    "fit_summary",
+    "fitted_constant_rows",
+    "fitted_run_rows",
     "headline",
     "html",
     "import_rows",
@@ -47,6 +82,7 @@ __all__ = [
     "interval",
     "known",
     "markdown",
+    "measured_sentence",
     "milliseconds",
     "prediction_rows",
     "prediction_sentence",
@@ -54,8 +90,14 @@ __all__ = [
     "run_page",
     "run_summary",
     "run_table",
+    "sensitivity_sentences",
+    "sensitivity_summary",
+    "sensitivity_table",
+    "settings_of_check",
     "settings_rows",
     "significant",
+    "step_costs_sentence",
+    "step_costs_table",
     "timeline",
     "times",
     "to_json",
@@ -64,6 +106,8 @@ __all__ = [
     "trace_tables",
     "verdict_sentence",
     "write_break_even",
+    "write_capacity",
+    "write_engine_profile",
     "write_import",
     "write_run",
 ]

@@ -6,6 +6,7 @@ from typing import Any
 
 from simulator.plots.words import interval, significant, times
 from simulator.questions.explanation import Explanation
+from simulator.reports.sensitivity import sensitivity_summary
 
 NOTHING = "–"
 
@@ -114,6 +115,7 @@ def explanation_summary(answer: Explanation) -> dict[str, Any]:
             for doubt in answer.doubts
         ],
         "flips": [{"change": flip.change, "speedup": flip.speedup} for flip in answer.flips],
+        "sensitivity": sensitivity_summary(answer.sensitivity),
         "hardware_sources": list(answer.deployment.hardware.profile.sources),
         "warnings": list(answer.warnings),
     }

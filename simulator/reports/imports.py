@@ -81,7 +81,12 @@ def import_summary(found: Imported) -> dict[str, Any]:
         )
     server = found.server
     stated = None if server is None else {"engine": server.engine, "sections": server.sections, "notes": server.notes}
-    return {"schema_version": 1, "runs": rows, "server": stated}
+    tables = [
+        {"where": table.where, "bias_s": table.bias_s, "sequences": table.sequences, "alpha_s": table.alpha_s,
+         "rows": table.rows, "theta_s": table.theta_s}
+        for table in found.step_costs
+    ]  # fmt: skip
+    return {"schema_version": 1, "runs": rows, "server": stated, "step_costs": tables}
 
 
 def write_import(found: Imported, settings: Settings, directory: Path) -> tuple[tuple[Path, ...], list[str]]:
@@ -110,9 +115,11 @@ def _texts(found: Imported, settings: Settings) -> tuple[dict[str, str], list[st
     if len(speculative) > 1:
         left_out.append(f"acceptance.yaml and scenario.yaml are of the first speculative run, {speculative[0].where}")
     trace = "requests.csv" if "requests.csv" in texts else None
-    makers: list[tuple[str, Callable[[], str]]] = [
-        ("scenario.yaml", lambda: imported.scenario(found.runs, settings, found.server, trace))
-    ]
+    makers: list[tuple[str, Callable[[], str]]] = []
+    if found.runs or found.server is not None:
+        makers.append(("scenario.yaml", lambda: imported.scenario(found.runs, settings, found.server, trace)))
+    for number, table in enumerate(found.step_costs, start=1):
+        texts["step_costs.json" if number == 1 else f"step_costs_{number}.json"] = table.as_json()
     if speculative:
         makers.insert(0, ("acceptance.yaml", lambda: imported.acceptance_profile(speculative[0], settings)))
     elif found.runs:

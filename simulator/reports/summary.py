@@ -39,7 +39,7 @@ def run_summary(result: SimulationResult) -> dict[str, Any]:
         },
         "variants": [_variant(result, variant) for variant in (result.plain, *(c.variant for c in result.comparisons))],
         "comparisons": [_comparison(result, comparison) for comparison in result.comparisons],
-        **_ending(result.scenario, result.warnings),
+        **ending(result.scenario, result.warnings),
     }
     data: dict[str, Any] = plain_data(summary)
     return data
@@ -144,7 +144,7 @@ def break_even_summary(answer: BreakEven) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "points": [break_even_row(point) for point in answer.points],
         "best": answer.best,
-        **_ending(answer.scenario, answer.warnings),
+        **ending(answer.scenario, answer.warnings),
     }
     data: dict[str, Any] = plain_data(summary)
     return data
@@ -152,7 +152,11 @@ def break_even_summary(answer: BreakEven) -> dict[str, Any]:
 
 def break_even_csv(answer: BreakEven) -> str:
     """One row per γ or tree, batch and context; blank where α* does not exist or acceptance is not stated."""
-    rows = [break_even_row(point) for point in answer.points]
+    return csv_text([break_even_row(point) for point in answer.points])
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows of equal keys as CSV, numbers to six digits."""
     header = list(rows[0]) if rows else []
     lines = [",".join(header), *(",".join(_cell(row[name]) for name in header) for row in rows)]
     return "\n".join(lines) + "\n"
@@ -185,7 +189,8 @@ def _cell(value: object) -> str:
 # ------------------------------------------------------------------------------------------- what both of them end with
 
 
-def _ending(scenario: Scenario, warnings: Sequence[str]) -> dict[str, Any]:
+def ending(scenario: Scenario, warnings: Sequence[str]) -> dict[str, Any]:
+    """What every summary ends with: the scenario, its settings, where each number comes from, warnings and versions."""
     stated = scenario.file.model_dump(mode="json", exclude_none=True)
     return {
         "scenario": {"name": scenario.name, "file": Path(scenario.document.source).name, **stated},

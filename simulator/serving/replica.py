@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import simpy
 
@@ -31,11 +31,22 @@ class StepPricer(Protocol):
     def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> StepCost:
         """`decode`: (tokens in the KV cache before the step, drafts verified) per decoding sequence, drafts 0 for a plain row.
         `prefill`: (new tokens, tokens in the KV cache before) per chunk. `prompts_finished`: chunks that yield a first token.
+        Where the drafter computes other tokens of the prompts, `draft_prefill` is told too, as `prefill`.
         """
 
 
+class PricedStep(NamedTuple):
+    """The price of a step that is put together here."""
+
+    seconds: float
+    terms: tuple[tuple[str, float], ...]
+
+
 class Replica:
-    """One engine in simulated time, with what it has done so far. `request_done` is called as each request finishes."""
+    """One engine in simulated time, with what it has done so far.
+
+    `request_done` is called with its id as each request finishes, or its client gives it up; `arrived` with each that is queued.
+    """
 
     def __init__(
         self,
@@ -48,8 +59,9 @@ class Replica:
         self.env, self.rules, self.pricer, self.paths = env, rules, pricer, paths
         self.scheduler = Scheduler(rules, num_speculative_tokens)
         self.records = RequestRecords()
-        self.steps = StepRecords()
-        self.request_done: Callable[[], None] = lambda: None
+        self._steps = StepRecords()
+        self.request_done: Callable[[int], None] = lambda _: None
+        self.arrived: Callable[[SequenceState], None] = lambda _: None
         self._start()
 
     def _start(self) -> None:
@@ -57,9 +69,14 @@ class Replica:
         self._arrival = self.env.event()
         self.env.process(self._serve())
 
+    @property
+    def steps(self) -> StepRecords:
+        """Every step so far."""
+        return self._steps
+
     def statistics(self) -> EngineStatistics:
         """How many events the run took."""
-        return EngineStatistics(len(self.steps), len(self.steps), len(self.steps))
+        return EngineStatistics(len(self._steps), len(self._steps), len(self._steps))
 
     def submit(self, request: Request) -> bool:
         """Queues a request that arrives now; False if it can never be served, which is recorded."""
@@ -70,31 +87,52 @@ class Replica:
         if refusal:
             self.records.append(RequestRecord(request.request_id, now_s, prompt, output, rejected=refusal))
             return False
-        self.scheduler.waiting.append(SequenceState(request, now_s, self.paths(request), self.rules.max_model_len))
-        self._arrived()
+        self.arrived(self.scheduler.submit(request, now_s, self.paths(request)))
+        self._look_up()
         return True
 
-    def _arrived(self) -> None:
-        """A request has joined the queue."""
+    def give_up(self, sequence: SequenceState) -> None:
+        """The client of a request that is here goes away now; the engine lets it go at the end of the step in progress."""
+        sequence.cancelled_s = self.env.now
+        self.scheduler.cancelled.append(sequence)
+        self._look_up()
+        self.request_done(sequence.request_id)
+
+    def _look_up(self) -> None:
+        """A request has joined the queue, or is given up."""
         if not self._arrival.triggered:
             self._arrival.succeed()
 
     def _serve(self) -> Generator[simpy.Event, None, None]:
         """The engine's loop: a step after another while there is work. It ends with the simulation."""
         while True:
-            plan = self.scheduler.plan()
+            plan = self._plan()
             if plan is None:
                 self._arrival = self.env.event()
                 yield self._arrival
                 continue
-            cost = self.pricer.price(plan.decode, plan.prefill, plan.prompts_finished)
+            cost = self._swapped(plan, self.pricer.price(plan.decode, plan.prefill, plan.prompts_finished, **told(plan)))
             if not 0 < cost.seconds < math.inf:
                 raise ValueError(f"a step must take a positive, finite time (got {cost.seconds} s)")
             start_s = self.env.now
             yield self.env.timeout(cost.seconds)
             accepted = accept(plan)
             emitted = self._commit(plan, accepted, start_s)
-            self.steps.append(step_record(plan, start_s, cost.seconds, sum(accepted), emitted), cost.terms)
+            self._steps.append(step_record(plan, start_s, cost.seconds, sum(accepted), emitted), cost.terms)
+
+    def _plan(self) -> StepPlan | None:
+        """The next step, without those that were given up."""
+        if self.scheduler.cancelled:
+            for sequence in self.scheduler.drop_cancelled():
+                self.records.add(request_row(sequence, math.nan))
+        return self.scheduler.plan()
+
+    def _swapped(self, plan: StepPlan, cost: StepCost) -> StepCost:
+        """The price with what moving blocks to the host and back takes."""
+        if not plan.moved_blocks:
+            return cost
+        swap_s = plan.moved_blocks * self.rules.host_block_s
+        return PricedStep(cost.seconds + swap_s, (*cost.terms, ("swap", swap_s)))
 
     def _commit(self, plan: StepPlan, accepted: list[int], start_s: float) -> int:
         """Moves every sequence of the step on, and lets the finished ones go. Returns the tokens emitted."""
@@ -123,9 +161,19 @@ class Replica:
         if finished:
             self.scheduler.finish(finished)
             for sequence in finished:
-                self.records.add(request_row(sequence, now_s))
-                self.request_done()
+                self._record(sequence, request_row(sequence, now_s))
         return total
+
+    def _record(self, sequence: SequenceState, row: RequestRow) -> None:
+        """A sequence has emitted its last token."""
+        self.records.add(row)
+        if sequence.cancelled_s is None:
+            self.request_done(sequence.request_id)
+
+
+def told(plan: StepPlan) -> dict[str, Any]:
+    """What a pricer is told beside the sequences and prompts, where there is more to tell."""
+    return {} if plan.draft_prefill is None else {"draft_prefill": plan.draft_prefill}
 
 
 def accept(plan: StepPlan) -> list[int]:
@@ -156,12 +204,17 @@ def step_record(plan: StepPlan, start_s: float, seconds: float, accepted: int, e
 
 
 def request_row(sequence: SequenceState, finish_s: float, first_round: int = -1, burst_tokens: bytes | None = None) -> RequestRow:
-    """The record of a sequence that has emitted its last token; with `first_round`, its bursts after the first are rounds."""
-    assert sequence.first_scheduled_s is not None
+    """The record of a sequence that is over; with `first_round`, its bursts after the first are rounds.
+
+    One that was given up has no finish, also where its last token came in the step in which that happened.
+    """
     own = first_round < 0
+    first_s, cancelled_s = sequence.first_scheduled_s, sequence.cancelled_s
     return RequestRow(
-        sequence.request_id, sequence.arrival_s, sequence.prompt_tokens, sequence.output_tokens, sequence.first_scheduled_s,
-        sequence.emission_s[0], finish_s, sequence.rounds, sequence.draft_rounds, sequence.drafted, sequence.accepted,
-        sequence.preemptions, "", sequence.emission_s if own else None, sequence.emission_tokens if own else None, first_round,
-        burst_tokens,
+        sequence.request_id, sequence.arrival_s, sequence.prompt_tokens, sequence.output_tokens,
+        math.nan if first_s is None else first_s, sequence.emission_s[0] if sequence.emission_s else math.nan,
+        finish_s if cancelled_s is None else math.nan, sequence.rounds, sequence.draft_rounds, sequence.drafted,
+        sequence.accepted, sequence.preemptions, "", sequence.emission_s if own else None,
+        sequence.emission_tokens if own else None, first_round, burst_tokens, sequence.cached_tokens, sequence.swaps,
+        math.nan if cancelled_s is None else cancelled_s,
     )  # fmt: skip

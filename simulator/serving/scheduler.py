@@ -2,7 +2,8 @@
 
 Running sequences come first, in the order of their admission, each decoding one with 1 + drafts tokens of the step's
 token budget; then waiting prompts, first come first served, cut into chunks that fill what is left of the budget.
-When KV blocks run out, the sequence admitted last loses its blocks and computes its tokens again later.
+When KV blocks run out, the sequence admitted last loses its blocks and computes its tokens again later, or has them moved to
+the host and back. A prompt whose beginning is in the prefix cache starts behind it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from simulator.serving.kv_cache import KVCache
+from simulator.serving.prefix_cache import NOTHING, Match, Run, block_runs
 from simulator.workload import Request
 
 if TYPE_CHECKING:
@@ -50,6 +52,11 @@ class BatchingRules:
     `admission`: what must find room beside what was promised before: a prompt's first chunk (earlier vLLM V1, which can
     thrash on long prompts), the whole prompt (vLLM's `scheduler_reserve_full_isl`), or prompt and output (TensorRT-LLM's
     guaranteed no-evict, under which nothing is ever preempted).
+    `prefix_caching`: blocks are found again by requests with the same beginning. Of what is found, the last `recomputed_blocks`
+    are computed all the same (vLLM under drafters that read the target's states, which are not kept); with `recomputes_draft`
+    the drafter takes in all of the prompt, as its own cache keeps nothing.
+    `host_blocks`: blocks of preempted sequences that the host has room for, 0 to compute them again instead; `host_block_s`:
+    seconds to move one there, or back.
     """
 
     max_num_seqs: int
@@ -62,13 +69,19 @@ class BatchingRules:
     chunked_prefill: bool = True
     watermark_blocks: int = 0
     admission: Admission = "first_chunk"
+    prefix_caching: bool = False
+    recomputed_blocks: int = 0
+    recomputes_draft: bool = False
+    host_blocks: int = 0
+    host_block_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "total_blocks", "block_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1 (got {getattr(self, name)})")
-        if self.watermark_blocks < 0:
-            raise ValueError(f"watermark_blocks must be at least 0 (got {self.watermark_blocks})")
+        for name in ("watermark_blocks", "recomputed_blocks", "host_blocks", "host_block_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0 (got {getattr(self, name)})")
 
     def refusal(self, prompt_tokens: int, output_tokens: int) -> str:
         """Why such a request can never be served, or "" if it can. The same with and without speculation."""
@@ -84,18 +97,25 @@ class BatchingRules:
 
 
 class SequenceState:
-    """A request in the engine. `computed` tokens are in its KV cache; those below `prefill_tokens` are computed as a prompt."""
+    """A request in the engine. `computed` tokens are in its KV cache; those below `prefill_tokens` are computed as a prompt.
+
+    `swapped_blocks`: blocks that the host keeps for it. `runs`: its text by blocks, where prefixes are cached. `ended`: finished
+    or given up.
+    """
 
     __slots__ = (
         "accepted",
         "arrival_s",
         "booking",
+        "cached_tokens",
+        "cancelled_s",
         "computed",
         "draft_rounds",
         "drafted",
         "emission_s",
         "emission_tokens",
         "emitted",
+        "ended",
         "first_scheduled_s",
         "kv_tokens",
         "longest_output",
@@ -106,9 +126,12 @@ class SequenceState:
         "prompt_tokens",
         "request_id",
         "rounds",
+        "runs",
+        "swapped_blocks",
+        "swaps",
     )
 
-    def __init__(self, request: Request, arrival_s: float, path: AcceptancePath, max_model_len: int):
+    def __init__(self, request: Request, arrival_s: float, path: AcceptancePath, max_model_len: int, runs: tuple[Run, ...] = ()):
         self.request_id = request.request_id
         self.prompt_tokens = self.prefill_tokens = request.prompt_tokens
         self.output_tokens = request.output_tokens
@@ -121,6 +144,10 @@ class SequenceState:
         self.emission_s = array("d")
         self.emission_tokens = array("i")
         self.booking: Booking | None = None  # its future, in the engine that books
+        self.runs = runs
+        self.cached_tokens = self.swaps = self.swapped_blocks = 0
+        self.cancelled_s: float | None = None
+        self.ended = False
 
     @property
     def decoding(self) -> bool:
@@ -164,10 +191,18 @@ class StepPlan:
     waiting: int = 0
     used_blocks: int = 0
     booked: int = 0  # decoding sequences that stand on the timeline instead of in `decoding`
+    moved_blocks: int = 0  # to the host and back from it
+    draft_prefill: list[tuple[int, int]] | None = None  # `prefill` for the drafter, where that differs
+    slots_may_change: bool = False  # what the next waiting prompt would need depends on what the prefix cache keeps
 
-    def add_prompt(self, sequence: SequenceState, new_tokens: int) -> None:
+    def add_prompt(self, sequence: SequenceState, new_tokens: int, draft_lacks: int = 0) -> None:
+        """`draft_lacks`: tokens before the new ones that the drafter has not computed."""
         self.prompts.append(sequence)
+        if draft_lacks and self.draft_prefill is None:
+            self.draft_prefill = list(self.prefill)
         self.prefill.append((new_tokens, sequence.computed))
+        if self.draft_prefill is not None:
+            self.draft_prefill.append((new_tokens + draft_lacks, sequence.computed - draft_lacks))
         self.prompts_finished += sequence.computed + new_tokens == sequence.prefill_tokens
         self.budget -= new_tokens
 
@@ -181,14 +216,26 @@ class Scheduler:
     def __init__(self, rules: BatchingRules, num_speculative_tokens: Callable[[int], int]):
         self.rules = rules
         self.num_speculative_tokens = num_speculative_tokens
-        self.kv = KVCache(rules.total_blocks, rules.block_tokens)
+        self.kv = KVCache(rules.total_blocks, rules.block_tokens, rules.prefix_caching)
         self.running: list[SequenceState] = []
         self.waiting: deque[SequenceState] = deque()
+        self.cancelled: list[SequenceState] = []  # given up, and still here
+        self.free_host_blocks = rules.host_blocks
+        self._moved_blocks = 0
+
+    def submit(self, request: Request, now_s: float, path: AcceptancePath) -> SequenceState:
+        """Queues a request that arrives now."""
+        runs = block_runs(request.content, self.rules.block_tokens) if self.rules.prefix_caching and request.content else ()
+        sequence = SequenceState(request, now_s, path, self.rules.max_model_len, runs)
+        self.waiting.append(sequence)
+        return sequence
 
     def plan(self) -> StepPlan | None:
         """The next step, its KV blocks reserved; None if no request is here. Raises RuntimeError if it could do nothing."""
         if not (self.running or self.waiting):
             return None
+        self.kv.now += 1
+        self._moved_blocks = 0
         plan = self._begin_plan()
         if self.rules.prefill_first:
             self._schedule_running(plan, decode=False)
@@ -201,6 +248,7 @@ class Scheduler:
         if not (plan.decode or plan.prefill or plan.booked):
             raise RuntimeError(f"no progress with {len(self.running)} running, {len(self.waiting)} waiting requests")
         self.kv.check()
+        plan.moved_blocks = self._moved_blocks
         plan.running, plan.waiting, plan.used_blocks = len(self.running), len(self.waiting), self.kv.used_blocks
         return plan
 
@@ -212,28 +260,41 @@ class Scheduler:
     def finish(self, sequences: list[SequenceState]) -> None:
         """Lets sequences go that have emitted their last token."""
         for sequence in sequences:
-            self.kv.release(sequence.request_id)
-        self.running = [sequence for sequence in self.running if sequence.emitted < sequence.output_tokens]
+            self._release(sequence)
+            sequence.ended = True
+        self.running = [sequence for sequence in self.running if not sequence.ended]
+
+    def drop_cancelled(self) -> list[SequenceState]:
+        """Lets sequences go whose clients gave up. Returns them."""
+        dropped = [sequence for sequence in self.cancelled if not sequence.ended]
+        self.cancelled.clear()
+        for sequence in dropped:
+            sequence.ended = True
+            if self.kv.blocks_of(sequence.request_id):
+                self.running.remove(sequence)
+                self._release(sequence)
+            else:
+                self.waiting.remove(sequence)
+                self.free_host_blocks += sequence.swapped_blocks
+        return dropped
+
+    def _release(self, sequence: SequenceState) -> None:
+        """Takes back a sequence's blocks; the prefix cache keeps those that are full."""
+        self.kv.publish(sequence.request_id, sequence.runs, sequence.computed)
+        self.kv.release(sequence.request_id)
 
     def _schedule_running(self, plan: StepPlan, decode: bool, index: int = 0) -> None:
         """Gives each running sequence from `index` on its tokens, oldest first; without `decode` unfinished prompts only."""
         running, max_model_len = self.running, self.rules.max_model_len
-        num_drafts, lookahead = plan.num_speculative_tokens, plan.lookahead_slots
+        lookahead = plan.lookahead_slots
         while index < len(running) and plan.budget > 0:
             sequence = running[index]
             index += 1
             computed = sequence.computed
             is_prompt = computed < sequence.prefill_tokens
-            if is_prompt:
-                new_tokens = min(sequence.prefill_tokens - computed, plan.budget)
-            elif decode:
-                new_tokens = 1
-                if num_drafts > 0:
-                    emitted = sequence.emitted
-                    proposed = sequence.path.proposed(emitted, num_drafts)
-                    new_tokens = 1 + min(proposed, plan.budget - 1, sequence.longest_output - emitted - 1)
-            else:
+            if not (is_prompt or decode):
                 continue
+            new_tokens = self._wanted(plan, sequence)
             slots = min(computed + new_tokens + lookahead, max_model_len)
             if slots > sequence.kv_tokens:
                 slots = self._make_room(plan, sequence, slots)
@@ -242,10 +303,21 @@ class Scheduler:
                 new_tokens = min(new_tokens, slots - computed)
             if is_prompt:
                 plan.add_prompt(sequence, new_tokens)
+                self.kv.publish(sequence.request_id, sequence.runs, computed + new_tokens)
             else:
                 plan.decoding.append(sequence)
                 plan.decode.append((computed, new_tokens - 1))
                 plan.budget -= new_tokens
+
+    def _wanted(self, plan: StepPlan, sequence: SequenceState) -> int:
+        """Tokens that a running sequence is given: what is left of its prompt, or one and its drafts; no more than the budget."""
+        if sequence.computed < sequence.prefill_tokens:
+            return min(sequence.prefill_tokens - sequence.computed, plan.budget)
+        if plan.num_speculative_tokens == 0:
+            return 1
+        emitted = sequence.emitted
+        proposed = sequence.path.proposed(emitted, plan.num_speculative_tokens)
+        return 1 + min(proposed, plan.budget - 1, sequence.longest_output - emitted - 1)
 
     def _make_room(self, plan: StepPlan, sequence: SequenceState, slots: int) -> int:
         """Gets `sequence` KV slots, preempting from the youngest down to itself. Returns the slots it got; 0 if it went.
@@ -262,57 +334,114 @@ class Scheduler:
             plan.preempted += 1
             if youngest is sequence:
                 return 0
-        sequence.kv_tokens = self.kv.held_blocks[sequence.request_id] * self.rules.block_tokens
+        sequence.kv_tokens = self.kv.blocks_of(sequence.request_id) * self.rules.block_tokens
         return slots
 
     def _preempt(self, sequence: SequenceState) -> None:
-        """Back to the head of the queue. What it emitted stays emitted, and is recomputed as part of its prompt."""
-        self.kv.release(sequence.request_id)
-        sequence.prefill_tokens = sequence.prompt_tokens + sequence.emitted
-        sequence.computed = sequence.kv_tokens = 0
+        """Back to the head of the queue. What it emitted stays emitted, and is recomputed as part of its prompt.
+
+        Unless the host has room for its blocks: then it goes on where it was.
+        """
+        blocks = self.kv.blocks_for(sequence.computed)
+        self._release(sequence)
+        sequence.kv_tokens = 0
+        if blocks <= self.free_host_blocks:
+            self.free_host_blocks -= blocks
+            self._moved_blocks += blocks
+            sequence.swapped_blocks = blocks
+            sequence.swaps += 1
+        else:
+            sequence.prefill_tokens = sequence.prompt_tokens + sequence.emitted
+            sequence.computed = 0
         sequence.preemptions += 1
         self.waiting.appendleft(sequence)
 
     def _admit(self, plan: StepPlan) -> None:
         """Starts waiting prompts in order while slots, budget and blocks last; none in a step that had to preempt."""
-        rules, kv = self.rules, self.kv
-        while self.waiting and not plan.preempted and plan.budget > 0 and len(self.running) < rules.max_num_seqs:
+        while self.waiting and not plan.preempted and plan.budget > 0 and len(self.running) < self.rules.max_num_seqs:
             sequence = self.waiting[0]
-            new_tokens = min(sequence.prefill_tokens, plan.budget)
-            if new_tokens < sequence.prefill_tokens and not rules.chunked_prefill:
+            if not (self._swap_in(plan, sequence) if sequence.swapped_blocks else self._start(plan, sequence)):
                 return
-            slots = min(new_tokens + plan.lookahead_slots, rules.max_model_len)
-            alone = not self.running
-            if alone:
-                slots = min(slots, kv.room_tokens(sequence.request_id))
-            elif not self._has_room(plan, sequence):
-                return
-            if not kv.grow(sequence.request_id, slots, 0 if alone else rules.watermark_blocks):
-                return
-            sequence.kv_tokens = kv.held_blocks[sequence.request_id] * rules.block_tokens
-            self.running.append(self.waiting.popleft())
-            plan.add_prompt(sequence, new_tokens)
 
-    def _has_room(self, plan: StepPlan, sequence: SequenceState) -> bool:
+    def _start(self, plan: StepPlan, sequence: SequenceState) -> bool:
+        """Starts a prompt behind what the prefix cache holds of it; False if it must wait."""
+        rules, kv = self.rules, self.kv
+        found = self._found(sequence)
+        cached = found.blocks * rules.block_tokens
+        new_tokens = min(sequence.prefill_tokens - cached, plan.budget)
+        if cached + new_tokens < sequence.prefill_tokens and not rules.chunked_prefill:
+            return False
+        slots = min(cached + new_tokens + plan.lookahead_slots, rules.max_model_len)
+        alone = not self.running
+        if alone:
+            slots = min(slots, kv.room_tokens(sequence.request_id, found))
+        elif not self._has_room(plan, sequence, found):
+            return False
+        if not kv.admit(sequence.request_id, slots, found, 0 if alone else rules.watermark_blocks):
+            plan.slots_may_change = found.unreferenced > 0
+            return False
+        sequence.computed = cached
+        sequence.cached_tokens += cached
+        self._run(sequence)
+        plan.add_prompt(sequence, new_tokens, cached if rules.recomputes_draft else 0)
+        kv.publish(sequence.request_id, sequence.runs, cached + new_tokens)
+        return True
+
+    def _swap_in(self, plan: StepPlan, sequence: SequenceState) -> bool:
+        """Brings a sequence back from the host, which goes on in this step; False if it must wait."""
+        rules, kv = self.rules, self.kv
+        slots = min(sequence.computed + self._wanted(plan, sequence) + plan.lookahead_slots, rules.max_model_len)
+        if not self.running:
+            slots = min(slots, kv.room_tokens(sequence.request_id))
+        elif kv.blocks_for(slots) + self._promised(plan) + rules.watermark_blocks > kv.free_blocks:
+            return False
+        kv.grow(sequence.request_id, slots)
+        self.free_host_blocks += sequence.swapped_blocks
+        self._moved_blocks += sequence.swapped_blocks
+        sequence.swapped_blocks = 0
+        self._run(sequence)
+        Scheduler._schedule_running(self, plan, not rules.prefill_first, len(self.running) - 1)
+        return True
+
+    def _run(self, sequence: SequenceState) -> None:
+        """Takes the first of the queue among the running."""
+        self.waiting.popleft()
+        self.running.append(sequence)
+        sequence.kv_tokens = self.kv.blocks_of(sequence.request_id) * self.rules.block_tokens
+
+    def _found(self, sequence: SequenceState) -> Match:
+        """What the prefix cache holds of a prompt. Its last token is computed in any case, for there is nothing to emit else."""
+        if not sequence.runs:
+            return NOTHING
+        found = self.kv.find(sequence.runs, (sequence.prefill_tokens - 1) // self.rules.block_tokens)
+        less = self.rules.recomputed_blocks
+        return self.kv.find(sequence.runs, max(found.blocks - less, 0)) if less and found.blocks else found
+
+    def _has_room(self, plan: StepPlan, sequence: SequenceState, found: Match) -> bool:
         """Whether the pool holds what the admission rule asks for, beside what running sequences were promised."""
         if self.rules.admission == "first_chunk":
             return True
-        kv = self.kv
+        wanted = self.kv.blocks_for(self._promise(plan, sequence)) - found.blocks + found.unreferenced
+        return wanted + self._promised(plan) + self.rules.watermark_blocks <= self.kv.free_blocks
+
+    def _promised(self, plan: StepPlan) -> int:
+        """Blocks that running sequences were promised by the admission rule and do not hold yet."""
+        if self.rules.admission == "first_chunk":
+            return 0
         promised = 0
         for running in self._admitted_for():
-            missing = kv.blocks_for(self._promise(plan, running)) - self._held(plan, running)
+            missing = self.kv.blocks_for(self._promise(plan, running)) - self._held(plan, running)
             if missing > 0:
                 promised += missing
-        wanted = kv.blocks_for(self._promise(plan, sequence))
-        return wanted + promised + self.rules.watermark_blocks <= kv.free_blocks
+        return promised
 
     def _admitted_for(self) -> Iterable[SequenceState]:
         """Running sequences that may have been promised more than they hold."""
         return self.running
 
     def _held(self, plan: StepPlan, sequence: SequenceState) -> int:  # noqa: ARG002
-        """Blocks that a running sequence holds."""
-        return self.kv.held_blocks[sequence.request_id]
+        """Blocks that a running sequence reads."""
+        return self.kv.blocks_of(sequence.request_id)
 
     def _promise(self, plan: StepPlan, sequence: SequenceState) -> int:
         """KV slots a sequence is admitted for."""

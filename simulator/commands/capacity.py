@@ -1,0 +1,89 @@
+"""`capacity`: the rate within the service level, and the fleet for a demand."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.commands.flags import AsJson, OutDir, ScenarioPath
+from simulator.console import (
+    VERDICT_STYLE,
+    console_of_stdout,
+    print_json,
+    print_notes,
+    print_sentence,
+    print_table,
+    progress_bars,
+)
+from simulator.spec import Document, Problem, SpecError, check, plain_scalar
+
+if TYPE_CHECKING:
+    from simulator.planning import PlanningSpec
+
+
+def capacity(
+    scenario: ScenarioPath,
+    demand: Annotated[
+        str | None,
+        typer.Option(metavar="RATE", help="Requests per second to serve, or 3x: so many times the scenario's own rate."),
+    ] = None,
+    head_room: Annotated[str | None, typer.Option(help="Share of the sustainable rate to keep free (default 0.2).")] = None,
+    price_per_gpu_hour: Annotated[str | None, typer.Option(help="What a device costs an hour, in any currency.")] = None,
+    repetitions: Annotated[int, typer.Option(min=1, max=100, help="Independent runs at each rate.")] = 4,
+    out: OutDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """The highest request rate within the service level, with and without speculation, and the devices for a demand."""
+    from simulator import reports
+    from simulator.questions.capacity import capacity as answered
+    from simulator.scenario import load_scenario
+
+    loaded = load_scenario(scenario)
+    planning = _planning(loaded.file.planning, demand, {"head_room": head_room, "price_per_gpu_hour": price_per_gpu_hour})
+    if out is not None:
+        reports.prepare_directory(out)
+    with progress_bars(quiet=as_json, things="rates") as progress:
+        answer = answered(loaded, planning, repetitions=repetitions, progress=progress)
+    if out is not None:
+        reports.write_capacity(answer, out)
+    if as_json:
+        print_json(reports.capacity_summary(answer))
+        return
+    console = console_of_stdout()
+    verdict, *rest = reports.capacity_sentences(answer)
+    style = "bold red" if answer.best is None else VERDICT_STYLE.get(answer.best.verdict or "", "bold")
+    print_sentence(console, verdict, style)
+    for sentence in rest:
+        print_sentence(console, sentence, indent="  ")
+    console.print()
+    for header, rows in reports.capacity_tables(answer):
+        print_table(console, header, rows)
+    print_notes(console, reports.capacity_notes(answer), (*reports.capacity_doubts(answer), *answer.warnings))
+    if out is not None:
+        console.print(f"Report and data: {out}")
+
+
+def _planning(stated: PlanningSpec, demand: str | None, flags: dict[str, str | None]) -> PlanningSpec:
+    """The scenario's planning with flags in place of its keys."""
+    data: dict[str, Any] = stated.model_dump(exclude_none=True)
+    data |= {name: plain_scalar(text) for name, text in flags.items() if text is not None}
+    if demand is not None:
+        found = re.fullmatch(r"(.*?)(\s*[x×])?", demand.strip())
+        assert found is not None
+        number = plain_scalar(found[1])
+        if not isinstance(number, int | float) or number <= 0:
+            must = "must be a rate in requests per second, or a factor such as 3x of the scenario's own"
+            raise SpecError([Problem("--demand", "", must, repr(demand))])
+        data = {name: value for name, value in data.items() if not name.startswith("demand_")}
+        data["demand_scale" if found[2] else "demand_per_s"] = number
+    return check(type(stated), _Flags("", data, {}))
+
+
+class _Flags(Document):
+    """A document whose keys are flags."""
+
+    def where(self, location: tuple[str | int, ...]) -> str:
+        name = str(location[0]) if location else ""
+        return "--demand" if name.startswith("demand_") else "--" + name.replace("_", "-")

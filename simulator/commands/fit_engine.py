@@ -1,0 +1,75 @@
+"""`fit-engine`: an engine's constants from runs of one server."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.commands.flags import AsJson
+from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table
+from simulator.spec import Problem, SpecError
+
+if TYPE_CHECKING:
+    from simulator.interchange.detection import Imported
+    from simulator.interchange.imported import Settings
+    from simulator.scenario import Scenario
+
+
+def fit_engine(
+    files: Annotated[list[Path], typer.Argument(help="Runs without and with speculation of one server, as for import.")],
+    scenario: Annotated[str | None, typer.Option(help="What was served on what; or give the flags below instead.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Engine profile to write, such as engine_profiles/vllm_mine.yaml.")] = None,
+    format: Annotated[str | None, typer.Option("--as", help="The format, where it is not recognised.")] = None,
+    num_speculative_tokens: Annotated[int | None, typer.Option(min=1, max=64, help="γ, where no file holds it.")] = None,
+    draft_tokens: Annotated[int | None, typer.Option(min=2, max=1024, help="SGLang's draft tokens, the root counted.")] = None,
+    hardware: Annotated[str | None, typer.Option(help="Device.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine profile to start from.")] = None,
+    target: Annotated[str | None, typer.Option(help="Target model, where the files do not hold it.")] = None,
+    method: Annotated[str | None, typer.Option(help="How it drafted.")] = None,
+    drafter: Annotated[str | None, typer.Option(help="Drafter.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Type of the target's weights.")] = None,
+    tensor_parallel_size: Annotated[int | None, typer.Option(min=1, max=64)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fit an engine's constants to measured runs, say which the runs can tell, and write a new engine profile."""
+    from simulator import reports
+    from simulator.interchange.detection import read_files
+    from simulator.interchange.imported import Settings
+    from simulator.questions import server_fit
+
+    settings = Settings(hardware, engine, target, drafter, method, precision, tensor_parallel_size)
+    given = [name for name, value in asdict(settings).items() if value is not None]
+    if scenario is not None and given:
+        flag = "--" + given[0].replace("_", "-")
+        raise SpecError([Problem(flag, "", "must be left out with --scenario, which holds it")])
+    if out is not None:
+        reports.check_profile_path(out)
+    found = read_files(files, format, num_speculative_tokens, draft_tokens)
+    answer = server_fit.fit_engine(found.runs, _scenario(scenario, found, settings))
+    if out is not None:
+        reports.write_engine_profile(answer, files, out)
+    if as_json:
+        print_json(reports.fit_summary(answer))
+        return
+    console = console_of_stdout()
+    print_sentence(console, reports.fit_sentence(answer), "bold")
+    console.print()
+    print_table(console, reports.FIT_CONSTANTS_HEADER, reports.fitted_constant_rows(answer))
+    print_table(console, reports.FIT_RUNS_HEADER, reports.fitted_run_rows(answer))
+    print_notes(console, [], answer.notes)
+    if out is not None:
+        console.print(f"Engine profile, for `engine:` of a scenario: {out}")
+
+
+def _scenario(name: str | None, found: Imported, settings: Settings) -> Scenario:
+    """The scenario that was named, or the one that runs and flags make."""
+    from simulator.interchange import imported
+    from simulator.scenario import load_scenario, scenario_of
+    from simulator.spec import parse_yaml
+
+    if name is not None:
+        return load_scenario(name)
+    return scenario_of(parse_yaml(imported.scenario(found.runs, settings, found.server), "flags"))

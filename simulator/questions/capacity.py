@@ -1,0 +1,236 @@
+"""capacity: the highest request rate within the service level, without speculation and with each way of drafting; and the fleet
+that a demand then needs.
+
+Every variant is estimated by means first (`mean_load`); the most promising ones are simulated (`sustained`). Both are shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
+from simulator.planning import Copy, Fleet, PlanningSpec
+from simulator.questions.mean_load import MeanLoad, MeanModel
+from simulator.questions.sustained import RateSearch, Sustained, unit_stream
+from simulator.scenario import Scenario
+from simulator.simulation import Progress, Server, Verdict, speculative_servers
+from simulator.spec import SpecError
+from simulator.workload import Request, requests_of
+
+REPETITIONS = 4
+# Ways of drafting that are simulated, beside none; others within this share of the best estimate are not left out.
+FINALISTS = 4
+NEAR = 0.95
+# Gains this small are close, whatever the interval.
+LEAST_EFFECT = 0.005
+# About as many rates as a search looks at.
+EVALUATIONS = 18
+PLAIN = "no speculation"
+
+
+@dataclass(frozen=True)
+class CapacityRow:
+    """One variant. analytic: by means, None where not even one sequence at a time meets the level. sustained: by simulation, None
+    where the estimate left it out. gain: sustained rate over that without speculation. fleet: None where nothing is sustained."""
+
+    label: str
+    devices: int
+    analytic: MeanLoad | None
+    saturation: Estimate | None
+    sustained: Sustained | None
+    gain: Estimate | None = None
+    verdict: Verdict | None = None
+    fleet: Fleet | None = None
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """The sustained rate, where one was found."""
+        return None if self.sustained is None or self.sustained.rate is None else self.sustained.rate.value
+
+
+@dataclass(frozen=True)
+class CapacityAnswer:
+    """The answer. rows: no speculation first. own_rate_per_s: of the scenario's own arrivals.
+
+    mean_prompt_tokens, mean_output_tokens: of its requests. requests, repetitions: of each simulated rate. planning: with flags
+    applied.
+    """
+
+    scenario: Scenario
+    planning: PlanningSpec
+    rows: tuple[CapacityRow, ...]
+    own_rate_per_s: float
+    demand_per_s: float
+    mean_prompt_tokens: float
+    mean_output_tokens: float
+    requests: int
+    repetitions: int
+    warnings: tuple[str, ...]
+
+    @property
+    def plain(self) -> CapacityRow:
+        return self.rows[0]
+
+    @property
+    def best(self) -> CapacityRow | None:
+        """The row with the highest sustained rate; None where no rate is sustained."""
+        found = [row for row in self.rows if row.rate_per_s is not None]
+        return max(found, key=lambda row: row.rate_per_s or 0.0, default=None)
+
+
+def capacity(
+    scenario: Scenario,
+    planning: PlanningSpec | None = None,
+    *,
+    repetitions: int = REPETITIONS,
+    finalists: int = FINALISTS,
+    progress: Progress | None = None,
+) -> CapacityAnswer:
+    """The sustainable rates and fleets of a scenario, whose `planning` section `planning` replaces.
+
+    Raises `SpecError` for a closed loop, requests that arrive at one time, or a good share without a service level.
+    """
+    planning = planning or scenario.file.planning
+    _check(scenario, planning)
+    streams = _streams(scenario, repetitions)
+    own = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
+    own_rate = (len(own) - 1) / (own[-1].arrival_s - own[0].arrival_s)
+    warnings = list(scenario.warnings)
+    variants = [(PLAIN, Server.of(scenario)), *speculative_servers(scenario, warnings)]
+    analytic = [_by_means(server, own) for _, server in variants]
+    chosen = _finalists(analytic, finalists)
+    rows: list[CapacityRow] = []
+    for index, (label, server) in enumerate(variants):
+        row = CapacityRow(label, _devices(server), analytic[index], None, None)
+        if index in chosen:
+            row = _simulated(row, server, streams, planning, rows[0] if rows else None, own, progress)
+        rows.append(row)
+    prompt, output = (
+        sum(getattr(r, name) for stream in streams for r in stream) / sum(map(len, streams))
+        for name in ("prompt_tokens", "output_tokens")
+    )
+    demand = planning.demand(own_rate)
+    planned = tuple(_with_fleet(row, server, planning, demand, output) for row, (_, server) in zip(rows, variants, strict=True))
+    return CapacityAnswer(
+        scenario, planning, planned, own_rate, demand, prompt, output, len(own), repetitions, tuple(dict.fromkeys(warnings))
+    )
+
+
+def _check(scenario: Scenario, planning: PlanningSpec) -> None:
+    document, workload = scenario.document, scenario.file.workload
+    if workload.arrivals.process == "closed_loop":
+        must = "must be an open loop: users who wait for their answers set the rate themselves"
+        raise SpecError([document.problem(("workload", "arrivals", "process"), must, "closed_loop")])
+    if planning.good_share is not None and scenario.file.service_level is None:
+        raise SpecError([document.problem(("service_level",), "must be given beside planning.good_share: it says what is good")])
+    own = requests_of(workload, scenario.file.seed, scenario.source)
+    if own[-1].arrival_s <= own[0].arrival_s:
+        raise SpecError([document.problem(("workload", "arrivals"), "must spread over time: all requests arrive at once")])
+
+
+def _streams(scenario: Scenario, repetitions: int) -> list[tuple[Request, ...]]:
+    """Independent repetitions of the workload at unit rate; a recorded trace repeats itself with other acceptance."""
+    workload, seed = scenario.file.workload, scenario.file.seed
+    drawn = [requests_of(workload, (seed + index) % 2**32, scenario.source) for index in range(repetitions)]
+    return [unit_stream(requests, index * len(requests)) for index, requests in enumerate(drawn)]
+
+
+def _by_means(server: Server, requests: Sequence[Request]) -> MeanLoad | None:
+    served = [r for r in requests if not server.rules.refusal(r.prompt_tokens, r.output_tokens)]
+    if not served:
+        raise SpecError([server.scenario.document.problem(("workload",), "must hold requests that can be served")])
+    model = MeanModel(
+        server.pricer, server.rules, served, server.drafts, server.mean_acceptance_length, server.deployment.independent_replicas
+    )
+    return model.within(server.scenario.file.service_level)
+
+
+def _finalists(analytic: Sequence[MeanLoad | None], finalists: int) -> set[int]:
+    """No speculation, the best estimates, and all that come near the best."""
+    rates = {index: load.rate_per_s if load is not None else 0.0 for index, load in enumerate(analytic) if index > 0}
+    ranked = sorted(rates, key=lambda index: -rates[index])
+    near = [index for index in ranked if rates[index] >= NEAR * rates[ranked[0]] > 0]
+    return {0, *ranked[:finalists], *near[: 2 * finalists]}
+
+
+def _simulated(
+    row: CapacityRow,
+    server: Server,
+    streams: Sequence[tuple[Request, ...]],
+    planning: PlanningSpec,
+    plain: CapacityRow | None,
+    own: tuple[Request, ...],
+    progress: Progress | None,
+) -> CapacityRow:
+    saturation = server.saturated(own)
+    done = count(1)
+
+    def advance() -> None:
+        if progress is not None:
+            progress(row.label, next(done), EVALUATIONS)
+
+    search = RateSearch(
+        server.run,
+        streams,
+        server.scenario.file.service_level,
+        planning.good_share,
+        saturation.per_s,
+        saturation.log_std,
+        advance,
+    )
+    sustained = search.run()
+    gain = verdict = None
+    if plain is not None and plain.sustained is not None and plain.sustained.rate is not None and sustained.rate is not None:
+        gain = _gain(server, sustained, plain.sustained.rate)
+        verdict = _verdict(gain)
+    saturated = Estimate.lognormal(saturation.per_s, saturation.log_std)
+    return replace(row, saturation=saturated, sustained=sustained, gain=gain, verdict=verdict)
+
+
+def _gain(server: Server, sustained: Sustained, plain: Estimate) -> Estimate:
+    """The ratio of two sustained rates, with the doubt of both and of R as far as decoding takes the server's time."""
+    rate, point = sustained.rate, sustained.at_rate
+    assert rate is not None
+    assert point is not None
+    assert server.law is not None
+    batch, context = max(round(point.mean_batch), 1), max(point.mean_context_tokens, 1.0)
+    gamma = server.drafts(batch) or server.shape.depth
+    pricer = UncertainPricer(server.deployment.replica(), float(server.law.conditional_rates(gamma).prod()))
+    doubt = pricer.log_std(gamma, batch, context, server.law.proposal_share(gamma)) * (1 - point.prefill_share)
+    value = rate.value / plain.value
+    below = math.hypot(math.log(rate.value / rate.low), math.log(plain.high / plain.value), Z80 * doubt)
+    above = math.hypot(math.log(rate.high / rate.value), math.log(plain.value / plain.low), Z80 * doubt)
+    return Estimate(value, value * math.exp(-below), value * math.exp(above))
+
+
+def _verdict(gain: Estimate) -> Verdict:
+    return "win" if gain.low > 1 + LEAST_EFFECT else "lose" if gain.high < 1 - LEAST_EFFECT else "close"
+
+
+def _devices(server: Server) -> int:
+    """Devices of one copy of the deployment, a draft's own included."""
+    remote = server.deployment.remote_draft
+    return server.deployment.devices + (remote.tensor_parallel_size if remote is not None else 0)
+
+
+def _with_fleet(
+    row: CapacityRow, server: Server, planning: PlanningSpec, demand_per_s: float, output_tokens: float
+) -> CapacityRow:
+    point = None if row.sustained is None else row.sustained.at_rate
+    if point is None:
+        return row
+    copy = Copy(point.rate_per_s, point.output_tokens_per_s, row.devices, point.busy_fraction, _tdp_w(server))
+    return replace(row, fleet=copy.fleet(demand_per_s, output_tokens, planning))
+
+
+def _tdp_w(server: Server) -> float | None:
+    """TDP of all devices of a copy; None where a profile states none."""
+    deployment, remote = server.deployment, server.deployment.remote_draft
+    own = deployment.hardware.profile.tdp_w
+    theirs = 0.0 if remote is None else remote.hardware.profile.tdp_w
+    if own is None or theirs is None:
+        return None
+    return own * deployment.devices + theirs * (remote.tensor_parallel_size if remote is not None else 0)

@@ -1,0 +1,114 @@
+"""The analytic answer to a capacity question: mean values, without queueing and without spread between requests.
+
+With b sequences decoding, a request takes (O - 1)/τ rounds of T(b) shared by b, and one prompt of its own:
+
+    rate(b) = b / (rounds · T(b) + b · prompt_s)        TPOT(b) = b / (rate(b) · (O - 1))        (Little's law)
+
+It says where a simulation should look and which variants are not worth one; percentiles and queues are the simulation's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from simulator.cost.round import StepPricer
+from simulator.serving import BatchingRules
+from simulator.workload import Request, ServiceLevel
+
+# Prompts whose price is taken, evenly from the shortest to the longest.
+PROMPTS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class MeanLoad:
+    """Means at a batch: requests a second, seconds per token, to the first token and end to end."""
+
+    batch: int
+    rate_per_s: float
+    tpot_s: float
+    ttft_s: float
+    e2e_s: float
+
+
+@dataclass(frozen=True)
+class MeanModel:
+    """One of `replicas` alike, by means. drafts: tokens drafted at a batch; tau: tokens per round of so many drafts."""
+
+    pricer: StepPricer
+    rules: BatchingRules
+    requests: Sequence[Request]
+    drafts: Callable[[int], int]
+    tau: Callable[[int], float]
+    replicas: int = 1
+
+    @cached_property
+    def _prompts(self) -> tuple[int, ...]:
+        lengths = np.sort([request.prompt_tokens for request in self.requests])
+        places = (np.arange(PROMPTS) + 0.5) / PROMPTS * len(lengths)
+        return tuple(int(length) for length in lengths[places.astype(int)])
+
+    @cached_property
+    def decoded_tokens(self) -> float:
+        """Mean output tokens after the first, which the prompt gives."""
+        return float(np.mean([request.output_tokens for request in self.requests])) - 1
+
+    @cached_property
+    def context_tokens(self) -> int:
+        """Mean tokens cached per decoding sequence: each token sees its own context."""
+        outputs = np.array([request.output_tokens for request in self.requests], dtype=float)
+        prompts = np.array([request.prompt_tokens for request in self.requests], dtype=float)
+        return max(round(float(((prompts + outputs / 2) * outputs).sum() / outputs.sum())), 1)
+
+    @cached_property
+    def largest_batch(self) -> int:
+        """Sequences that the limits and the KV cache let decode at once."""
+        held = self.context_tokens + self.rules.lookahead_slots(self.drafts(1)) + self.rules.block_tokens / 2
+        return max(min(self.rules.max_num_seqs, int(self.rules.total_blocks * self.rules.block_tokens / held)), 1)
+
+    def at(self, batch: int) -> MeanLoad:
+        """The means while `batch` sequences of each replica decode."""
+        drafts = self.drafts(batch)
+        decode = [(self.context_tokens, drafts)] * batch if self.decoded_tokens > 0 else []
+        round_s = self.pricer.price(decode, (), 0).seconds if decode else 0.0
+        prompt_s = float(np.mean([self._prompt_s(decode, round_s, tokens) for tokens in self._prompts]))
+        rounds = self.decoded_tokens / self.tau(drafts) if decode else 0.0
+        rate_per_s = batch / (rounds * round_s + batch * prompt_s)
+        # A request arrives in the middle of a step, and its prompt shares the next with the decoding sequences.
+        ttft_s = (0.5 if self.rules.prefill_first else 1.5) * round_s + prompt_s
+        tpot_s = batch / rate_per_s / self.decoded_tokens if decode else 0.0
+        return MeanLoad(batch, self.replicas * rate_per_s, tpot_s, ttft_s, ttft_s + self.decoded_tokens * tpot_s)
+
+    def _prompt_s(self, decode: list[tuple[int, int]], round_s: float, tokens: int) -> float:
+        """What one prompt adds to the steps that take it in."""
+        room = max(self.rules.max_num_batched_tokens - sum(1 + drafted for _, drafted in decode), 1)
+        added_s = 0.0
+        for before in range(0, tokens, room):
+            new = min(room, tokens - before)
+            added_s += self.pricer.price(decode, ((new, before),), int(before + new == tokens)).seconds - round_s
+        return added_s
+
+    def within(self, level: ServiceLevel | None) -> MeanLoad | None:
+        """The largest load whose means meet the limits; None where not even one sequence does."""
+        if self._meets(full := self.at(self.largest_batch), level):
+            return full
+        low, high = 0, self.largest_batch  # `low` meets, `high` does not
+        found = None
+        while high - low > 1:
+            middle = (low + high) // 2
+            load = self.at(middle)
+            if self._meets(load, level):
+                low, found = middle, load
+            else:
+                high = middle
+        return found
+
+    @staticmethod
+    def _meets(load: MeanLoad, level: ServiceLevel | None) -> bool:
+        if level is None:
+            return True
+        reached = {"ttft": load.ttft_s, "tpot": load.tpot_s, "e2e": load.e2e_s}
+        return all(reached[metric] <= limit_s for metric, _, limit_s in level.limits())

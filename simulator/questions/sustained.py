@@ -1,0 +1,294 @@
+"""The highest rate that a server sustains within a service level: bisection on paired streams, with an interval.
+
+Arrivals are one stream at a mean rate of one a second, compressed to the rate in question; lengths and acceptance belong to the
+request. Every rate and every variant thus sees the same requests in the same order, so that differences are not chance. Rates
+lie on one grid (steps of 0.5 %). A rate is sustained where, over all repetitions together, the share of requests above each
+limit is at most what its percentile allows; how sure that share is, means of consecutive requests say (batch means). A rate
+above what the saturated server finishes is never sustained, however short the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from simulator.cost.uncertainty import Z80, Estimate
+from simulator.serving import Distribution, RequestRecords, ServingResult
+from simulator.serving.metrics import is_good, load_in, window_of
+from simulator.workload import Request, ServiceLevel
+
+STEP = 1.005
+# The bracket below saturation is this wide; where nothing in it is sustained, the next ones are tried.
+BRACKET, BRACKETS = 4.0, 4
+# Batches of consecutive requests in each repetition.
+BATCHES = 10
+# Fewest requests above a percentile on which the percentile may rest, and fewest mean latencies that a run must last.
+FEWEST_ABOVE, FEWEST_LATENCIES = 10, 5
+# Ends of the interval are searched no farther than this factor from the rate, and to within so many steps of the grid.
+WIDEST_END, END_STEPS = 1.25, 4
+
+Serve = Callable[[tuple[Request, ...]], ServingResult]
+Flags = NDArray[np.bool_]
+
+
+_RECORDED = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_latency_s"}
+_WRITTEN = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end"}
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most `allowed` of the requests may exceed it. name: ``TTFT p99``, or ``good requests``: such as meet every limit."""
+
+    name: str
+    allowed: float
+    exceeds: Callable[[RequestRecords], Flags] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """The share of requests above a limit, and its standard error by batch means."""
+
+    limit: Limit
+    share: float
+    standard_error: float
+    requests: int
+
+    def within(self, z: float) -> bool:
+        """Whether the share, raised by z standard errors, is allowed."""
+        return self.share + z * self.standard_error <= self.limit.allowed
+
+
+@dataclass(frozen=True)
+class LoadPoint:
+    """One rate, all repetitions together. Latencies of measured requests; busy_fraction, batch, context: of one replica.
+
+    window_s: the mean span over which a repetition was measured.
+    """
+
+    rate_per_s: float
+    sustained: bool
+    exceeded: tuple[Exceeded, ...]
+    ttft_s: Distribution | None
+    tpot_s: Distribution | None
+    e2e_latency_s: Distribution | None
+    good_share: float | None
+    output_tokens_per_s: float
+    busy_fraction: float
+    prefill_share: float
+    mean_batch: float
+    mean_context_tokens: float
+    preemptions: int
+    window_s: float
+
+    def surely(self, z: float) -> bool:
+        """Whether the service level is met with every share raised by z standard errors."""
+        return all(each.within(z) for each in self.exceeded)
+
+    @property
+    def binding(self) -> str:
+        """The limit that is nearest to being exceeded, or exceeded most."""
+        worst = max(self.exceeded, key=lambda each: each.share / each.limit.allowed, default=None)
+        return "" if worst is None else worst.limit.name
+
+
+@dataclass(frozen=True)
+class Sustained:
+    """The answer for one variant: None where no rate is sustained. limited_by: a limit's name, or ``saturation``.
+
+    points: every rate that was simulated, rising. doubts: why the run may be too short to tell.
+    """
+
+    rate: Estimate | None
+    limited_by: str
+    points: tuple[LoadPoint, ...]
+    doubts: tuple[str, ...]
+
+    @property
+    def at_rate(self) -> LoadPoint | None:
+        """The point of the answer."""
+        return None if self.rate is None else next(p for p in self.points if p.rate_per_s == self.rate.value)
+
+
+def unit_stream(requests: Sequence[Request], first_id: int) -> tuple[Request, ...]:
+    """The same requests from time 0 at a mean rate of one a second, with ids from `first_id` on. Needs two arrival times."""
+    start_s, span_s = requests[0].arrival_s, requests[-1].arrival_s - requests[0].arrival_s
+    scale = (len(requests) - 1) / span_s
+    return tuple(
+        replace(request, request_id=first_id + index, arrival_s=(request.arrival_s - start_s) * scale)
+        for index, request in enumerate(requests)
+    )
+
+
+def at_rate(stream: Sequence[Request], rate_per_s: float) -> tuple[Request, ...]:
+    """A unit-rate stream compressed to a rate."""
+    return tuple(replace(request, arrival_s=request.arrival_s / rate_per_s) for request in stream)
+
+
+def limits_of(level: ServiceLevel | None, good_share: float | None) -> tuple[Limit, ...]:
+    """Everything that a sustained rate must meet; a good share needs a level."""
+    if level is None:
+        return ()
+
+    def above(metric: str, limit_s: float) -> Callable[[RequestRecords], Flags]:
+        return lambda records: getattr(records, _RECORDED[metric]) > limit_s
+
+    found = [Limit(f"{_WRITTEN[name]} p{p:.0f}", 1 - p / 100, above(name, limit_s)) for name, p, limit_s in level.limits()]
+    if good_share is not None:
+        found.append(Limit("good requests", 1 - good_share, lambda records: ~is_good(records, level)))
+    return tuple(found)
+
+
+@dataclass
+class RateSearch:
+    """The search for one variant. serve: every request of a stream to its end; streams: the repetitions, at unit rate."""
+
+    serve: Serve
+    streams: Sequence[tuple[Request, ...]]
+    level: ServiceLevel | None
+    good_share: float | None
+    saturation_per_s: float
+    saturation_log_std: float = 0.0
+    advance: Callable[[], None] = lambda: None
+    _points: dict[int, LoadPoint] = field(default_factory=dict, init=False)
+
+    def run(self) -> Sustained:
+        """The largest sustained rate of the grid with its 80 % interval."""
+        top = math.floor(math.log(self.saturation_per_s) / math.log(STEP))
+        found, limited_by = self._largest(top), "saturation"
+        if found is None:
+            point = self._points[min(self._points)]
+            return Sustained(None, point.binding, self._rising(), ())
+        if found < top:
+            limited_by = self._point(found + 1).binding
+        rate = self._interval(found, top)
+        doubts = tuple(self._doubts(self._points[found], rate)) if self.limits else ()
+        return Sustained(rate, limited_by, self._rising(), doubts)
+
+    # ---------------------------------------------------------------------------------------------------------- search
+
+    def _largest(self, top: int) -> int | None:
+        """The largest sustained place on the grid up to `top`, by bisection in brackets that do not depend on the limits: so a
+        tighter service level cannot find a higher rate."""
+        if self._point(top).sustained:
+            return top
+        width = math.ceil(math.log(BRACKET) / math.log(STEP))
+        high = top
+        for _ in range(BRACKETS):
+            low = high - width
+            if self._point(low).sustained:
+                return self._bisect(low, high, lambda point: point.sustained, 1)
+            high = low
+        return None
+
+    def _bisect(self, low: int, high: int, holds: Callable[[LoadPoint], bool], resolution: int) -> int:
+        """The largest place where it holds, which it does at `low` and does not at `high`."""
+        while high - low > resolution:
+            middle = (low + high) // 2
+            if holds(self._point(middle)):
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _interval(self, found: int, top: int) -> Estimate:
+        """From where the level is met surely to where it may still be met, each with 90 %, to within 2 %; saturation has its own
+        doubt."""
+        z = float(stdtrit(max(BATCHES * len(self.streams) - 1, 1), 0.9))
+        width = math.ceil(math.log(WIDEST_END) / math.log(STEP))
+        low, high = found - width, min(found + width, top)
+        if self._point(found).surely(z):
+            low = found
+        elif self._point(low).surely(z):
+            low = self._bisect(low, found, lambda point: point.surely(z), END_STEPS)
+        if high > found and not self._point(high).surely(-z):
+            high = min(self._bisect(found, high, lambda point: point.surely(-z), END_STEPS) + END_STEPS, high)
+        spread = math.exp(Z80 * self.saturation_log_std) if high == top else 1.0
+        return Estimate(STEP**found, STEP ** min(low, found) / (spread if found == top else 1.0), STEP**high * spread)
+
+    # ------------------------------------------------------------------------------------------------------------ runs
+
+    @cached_property
+    def limits(self) -> tuple[Limit, ...]:
+        return limits_of(self.level, self.good_share)
+
+    def _rising(self) -> tuple[LoadPoint, ...]:
+        return tuple(self._points[place] for place in sorted(self._points))
+
+    def _point(self, place: int) -> LoadPoint:
+        """The run at a place of the grid, made once."""
+        found = self._points.get(place)
+        if found is None:
+            found = self._points[place] = self._simulated(STEP**place)
+            self.advance()
+        return found
+
+    def _simulated(self, rate_per_s: float) -> LoadPoint:
+        results = [self.serve(at_rate(stream, rate_per_s)) for stream in self.streams]
+        windows = [window_of(result.records) for result in results]
+        measured = [window.measured for window in windows]
+        exceeded = tuple(Exceeded(limit, *_share_of(measured, limit.exceeds)) for limit in self.limits)
+        loads = [load_in(result, window) for result, window in zip(results, windows, strict=True)]
+        level = self.level
+        good = None if level is None else 1 - _share_of(measured, lambda records: ~is_good(records, level))[0]
+        tokens = sum(int(window.measured.column("output_tokens").sum()) for window in windows)
+        seconds = sum(window.seconds for window in windows)
+
+        def mean(values: Sequence[float | None]) -> float:
+            return float(np.mean([value or 0.0 for value in values]))
+
+        return LoadPoint(
+            rate_per_s=rate_per_s,
+            sustained=all(each.within(0.0) for each in exceeded),
+            exceeded=exceeded,
+            ttft_s=_pooled([records.ttft_s for records in measured]),
+            tpot_s=_pooled([records.tpot_s for records in measured]),
+            e2e_latency_s=_pooled([records.e2e_latency_s for records in measured]),
+            good_share=good,
+            output_tokens_per_s=rate_per_s * tokens / max(sum(map(len, measured)), 1),
+            busy_fraction=mean([load.busy_fraction for load in loads]),
+            prefill_share=mean([load.prefill_share for load in loads]),
+            mean_batch=mean([load.mean_decode_sequences for load in loads]),
+            mean_context_tokens=mean([load.mean_context_tokens for load in loads]),
+            preemptions=sum(int(result.records.column("preemptions").sum()) for result in results),
+            window_s=seconds / len(windows),
+        )
+
+    def _doubts(self, point: LoadPoint, rate: Estimate) -> Sequence[str]:
+        """Why the runs are too short to tell, if they are."""
+        found = []
+        for each in point.exceeded:
+            above = each.limit.allowed * each.requests
+            if above < FEWEST_ABOVE:
+                found.append(
+                    f"too short to tell: {each.limit.name} of {each.requests} measured requests rests on the slowest {above:.3g}"
+                )
+        latency_s = point.e2e_latency_s.mean if point.e2e_latency_s is not None else 0.0
+        if point.window_s < FEWEST_LATENCIES * latency_s:
+            found.append(
+                f"too short to tell: a run of {point.window_s:.3g} s is less than {FEWEST_LATENCIES} mean end-to-end latencies "
+                f"of {latency_s:.3g} s, so that queues have not settled"
+            )
+        if rate.high > 1.2 * rate.low:
+            found.append(f"too short to tell closely: the interval spans a factor of {rate.high / rate.low:.2f}")
+        return found
+
+
+def _pooled(values: Sequence[NDArray[np.float64]]) -> Distribution | None:
+    together = np.concatenate(values)
+    return Distribution.of(together[~np.isnan(together)])
+
+
+def _share_of(measured: Sequence[RequestRecords], flags: Callable[[RequestRecords], Flags]) -> tuple[float, float, int]:
+    """(share of the requests that are flagged, its standard error by batch means, requests)."""
+    found = [flags(records) for records in measured]
+    count = sum(map(len, found))
+    share = float(sum(int(each.sum()) for each in found) / max(count, 1))
+    means = [float(batch.mean()) for each in found for batch in np.array_split(each, BATCHES) if len(batch)]
+    error = float(np.std(means, ddof=1) / math.sqrt(len(means))) if len(means) > 1 else math.inf
+    return share, error, count

@@ -1,0 +1,226 @@
+"""A capacity answer in words, as a table and as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from simulator.plots.words import interval, significant, speculation_name, times
+from simulator.questions.capacity import CapacityAnswer, CapacityRow
+from simulator.questions.sustained import LoadPoint
+from simulator.reports.files import replace_files, to_json, write_text
+from simulator.reports.summary import SCHEMA_VERSION, csv_text, ending, plain_data
+
+NOTHING = "–"
+Table = tuple[list[str], list[list[str]]]
+
+
+def capacity_sentences(answer: CapacityAnswer) -> tuple[str, ...]:
+    """The verdict first, then the fleet, what limits, and how it was found."""
+    best, plain = answer.best, answer.plain
+    if best is None:
+        limit = plain.sustained.limited_by if plain.sustained is not None else ""
+        return (f"No rate keeps the service level: {limit} is exceeded even where requests are served almost alone.",)
+    found = [_verdict(answer), *_fleets(answer)]
+    limited = best.sustained.limited_by if best.sustained is not None else ""
+    within = _level(answer)
+    method = (
+        f"{answer.repetitions} repetition{'s' if answer.repetitions > 1 else ''} of {answer.requests:,} requests at each rate, "
+        "the same requests for every variant; warm-up left out; 80 % intervals by batch means."
+    )
+    return (*found, f"Limited by {limited}{within}.", method)
+
+
+def _verdict(answer: CapacityAnswer) -> str:
+    speculative = [row for row in answer.rows[1:] if row.gain is not None]
+    plain = answer.plain
+    if not speculative or plain.rate_per_s is None:
+        best = answer.best
+        assert best is not None
+        bounds = _bounds(best)
+        return (
+            f"{_sentence_case(best.label)} carries {_rate(best)} requests per second{bounds}; no other variant keeps the level."
+        )
+    top = max(speculative, key=lambda row: row.rate_per_s or 0.0)
+    gain = top.gain
+    assert gain is not None
+    how = f"{speculation_name(answer.scenario)}, {top.label}"
+    change = f"{_rate(top)} requests per second instead of {_rate(plain)}: {times(gain.value)} (80 % interval {interval(gain)})"
+    if top.verdict == "close":
+        return f"Too close to call: {how}, carries {change}."
+    return f"Speculation {'wins' if top.verdict == 'win' else 'loses'} capacity: {how}, carries {change}."
+
+
+def _fleets(answer: CapacityAnswer) -> list[str]:
+    planning, shown = answer.planning, []
+    rows = [row for row in (answer.best, answer.plain) if row is not None and row.fleet is not None]
+    for row in dict.fromkeys(rows):
+        fleet = row.fleet
+        assert fleet is not None
+        text = f"{fleet.devices:,} devices ({fleet.copies:,} × {row.devices}) with {row.label}"
+        if fleet.cost_per_hour is not None:
+            text += f", {significant(fleet.cost_per_hour)} per hour"
+        shown.append(text)
+    if not shown:
+        return []
+    head_room = f"{100 * planning.head_room:.0f} % head-room"
+    return [f"For {significant(answer.demand_per_s)} requests per second with {head_room}: {'; '.join(shown)}."]
+
+
+def _level(answer: CapacityAnswer) -> str:
+    level = answer.scenario.file.service_level
+    if level is None:
+        return ""
+    names = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end"}
+    stated = [f"{names[metric]} p{percentile:.0f} ≤ {limit:g} s" for metric, percentile, limit in level.limits()]
+    if answer.planning.good_share is not None:
+        stated.append(f"{100 * answer.planning.good_share:g} % of requests within all limits")
+    return f" (service level: {', '.join(stated)})"
+
+
+def _rate(row: CapacityRow) -> str:
+    return NOTHING if row.rate_per_s is None else significant(row.rate_per_s)
+
+
+def _bounds(row: CapacityRow) -> str:
+    rate = row.sustained.rate if row.sustained is not None else None
+    return "" if rate is None else f" (80 % interval {interval(rate)})"
+
+
+def _sentence_case(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+# --------------------------------------------------------------------------------------------------------------- table
+
+
+def capacity_tables(answer: CapacityAnswer) -> tuple[Table, Table]:
+    """(header, rows) twice, a row for each variant: rates by means and by simulation; the fleet for the demand."""
+    rates = ["variant", "by means", "simulated", "80 %", "gain", "verdict", "limited by"]
+    fleets = ["variant", "copies", "devices", "load (%)", "per hour", "per M tokens", "J/token"]
+    planned = [row for row in answer.rows if row.fleet is not None]
+    return (rates, [_rates(row) for row in answer.rows]), (fleets, [_fleet(row) for row in planned])
+
+
+def _rates(row: CapacityRow) -> list[str]:
+    rate = None if row.sustained is None else row.sustained.rate
+    return [
+        row.label,
+        NOTHING if row.analytic is None else significant(row.analytic.rate_per_s),
+        significant(rate.value) if rate is not None else "left out" if row.sustained is None else "none",
+        NOTHING if rate is None else interval(rate),
+        NOTHING if row.gain is None else times(row.gain.value),
+        row.verdict or NOTHING,
+        NOTHING if row.sustained is None else row.sustained.limited_by,
+    ]
+
+
+def _fleet(row: CapacityRow) -> list[str]:
+    fleet = row.fleet
+    assert fleet is not None
+    costs = (fleet.cost_per_hour, fleet.cost_per_million_tokens, fleet.energy_per_token_j)
+    return [row.label, f"{fleet.copies:,}", f"{fleet.devices:,}", f"{100 * fleet.load:.0f}", *map(_number, costs)]
+
+
+def _number(value: float | None) -> str:
+    return NOTHING if value is None else significant(value)
+
+
+def capacity_notes(answer: CapacityAnswer) -> tuple[str, ...]:
+    """What the numbers mean and do not; then why a run may be too short to tell."""
+    notes = ["Rates are requests per second of one copy. By means: no queues and no spread between requests, so mostly too high."]
+    if any(row.fleet is not None and row.fleet.energy_per_token_j is not None for row in answer.rows):
+        notes.append("J/token is an estimate: TDP while busy, 15 % of it while idle.")
+    return tuple(notes)
+
+
+def capacity_doubts(answer: CapacityAnswer) -> tuple[str, ...]:
+    """Why runs may be too short to tell, by variant."""
+    return tuple(f"{row.label}: {doubt}" for row in answer.rows if row.sustained is not None for doubt in row.sustained.doubts)
+
+
+# ---------------------------------------------------------------------------------------------------------------- data
+
+
+def capacity_summary(answer: CapacityAnswer) -> dict[str, Any]:
+    """Everything that `capacity` says, verdict first. Same scenario and seed, same content."""
+    best = answer.best
+    summary = {
+        "schema_version": SCHEMA_VERSION,
+        "verdict": {
+            "sentence": " ".join(capacity_sentences(answer)[:2]),
+            "best": None if best is None else best.label,
+            "doubts": capacity_doubts(answer),
+        },
+        "service_level": answer.scenario.file.service_level and answer.scenario.file.service_level.model_dump(exclude_none=True),
+        "planning": answer.planning.model_dump(exclude_none=True),
+        "own_rate_per_s": answer.own_rate_per_s,
+        "demand_per_s": answer.demand_per_s,
+        "mean_prompt_tokens": answer.mean_prompt_tokens,
+        "mean_output_tokens": answer.mean_output_tokens,
+        "requests": answer.requests,
+        "repetitions": answer.repetitions,
+        "variants": [_variant(row) for row in answer.rows],
+        **ending(answer.scenario, answer.warnings),
+    }
+    data: dict[str, Any] = plain_data(summary)
+    return data
+
+
+def _variant(row: CapacityRow) -> dict[str, Any]:
+    sustained = row.sustained
+    return {
+        "label": row.label,
+        "devices": row.devices,
+        "by_means": row.analytic,
+        "saturation_per_s": row.saturation,
+        "simulated": sustained is not None,
+        "rate_per_s": None if sustained is None else sustained.rate,
+        "limited_by": None if sustained is None else sustained.limited_by,
+        "gain": row.gain,
+        "verdict": row.verdict,
+        "fleet": row.fleet,
+        "doubts": () if sustained is None else sustained.doubts,
+        "points": [] if sustained is None else [_point(point) for point in sustained.points],
+    }
+
+
+def _point(point: LoadPoint) -> dict[str, Any]:
+    return {
+        "rate_per_s": point.rate_per_s,
+        "sustained": point.sustained,
+        "exceeded": {each.limit.name: {"share": each.share, "standard_error": each.standard_error} for each in point.exceeded},
+        "ttft_s": point.ttft_s,
+        "tpot_s": point.tpot_s,
+        "e2e_latency_s": point.e2e_latency_s,
+        "good_share": point.good_share,
+        "output_tokens_per_s": point.output_tokens_per_s,
+        "busy_fraction": point.busy_fraction,
+        "mean_batch": point.mean_batch,
+        "preemptions": point.preemptions,
+    }
+
+
+def capacity_csv(answer: CapacityAnswer) -> str:
+    """One row for each variant and simulated rate: the latency-against-rate curves."""
+    rows = []
+    for row in answer.rows:
+        for point in () if row.sustained is None else row.sustained.points:
+            cells: dict[str, Any] = {"variant": row.label, "rate_per_s": point.rate_per_s, "sustained": point.sustained}
+            for name in ("ttft_s", "tpot_s", "e2e_latency_s"):
+                found = getattr(point, name)
+                for statistic in ("mean", "p50", "p90", "p95", "p99"):
+                    cells[f"{name.removesuffix('_s')}_{statistic}_s"] = None if found is None else getattr(found, statistic)
+            cells |= {"good_share": point.good_share, "mean_batch": point.mean_batch, "busy_fraction": point.busy_fraction}
+            rows.append(cells)
+    return csv_text(rows)
+
+
+def write_capacity(answer: CapacityAnswer, directory: str | Path) -> tuple[Path, ...]:
+    """capacity.json and capacity.csv. Raises `SpecError` naming the flag where the directory cannot be written."""
+
+    def fill(folder: Path) -> None:
+        write_text(folder / "capacity.json", to_json(capacity_summary(answer)))
+        write_text(folder / "capacity.csv", capacity_csv(answer))
+
+    return replace_files(Path(directory), fill)

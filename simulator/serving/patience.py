@@ -1,0 +1,49 @@
+"""Clients that give up: a request that is not answered in time is let go, whether it waits or is being served.
+
+A client goes away at the very instant: an answer whose last token comes then is too late, and a step that starts then runs
+without it, as a request that arrives then is seen by it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import simpy
+
+from simulator.serving.arrivals import Arrival, delay_until
+from simulator.serving.scheduler import SequenceState
+
+
+class Patience:
+    """Calls `give_up` with each sequence that is still here `time_out_s` after its arrival. One event at a time waits.
+
+    Raises ValueError unless the time is positive.
+    """
+
+    def __init__(self, env: simpy.Environment, time_out_s: float, give_up: Callable[[SequenceState], None]):
+        if not time_out_s > 0:
+            raise ValueError(f"time_out_s must be above 0 (got {time_out_s})")
+        self.env, self.time_out_s, self.give_up = env, time_out_s, give_up
+        self._here: deque[tuple[float, SequenceState]] = deque()  # in order of arrival, and so of giving up
+        self._waits = False
+
+    def arrived(self, sequence: SequenceState) -> None:
+        """A client begins to wait."""
+        self._here.append((self.env.now + self.time_out_s, sequence))
+        if not self._waits:
+            self._wait()
+
+    def _wait(self) -> None:
+        while self._here and self._here[0][1].ended:
+            self._here.popleft()
+        self._waits = bool(self._here)
+        if self._waits:
+            Arrival(self.env, delay_until(self._here[0][0], self.env.now), self._look)
+
+    def _look(self) -> None:
+        while self._here and self._here[0][0] <= self.env.now:
+            _, sequence = self._here.popleft()
+            if not sequence.ended:
+                self.give_up(sequence)
+        self._wait()

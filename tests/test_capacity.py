@@ -1,0 +1,307 @@
+"""How much traffic a deployment carries: against M/D/1, monotone in what must be monotone, and honest about short runs."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+from scipy.optimize import brentq
+
+from simulator.__main__ import main
+from simulator.planning import PlanningSpec
+from simulator.questions.capacity import CapacityAnswer, capacity
+from simulator.questions.sustained import at_rate, unit_stream
+from simulator.scenario import Scenario, scenario_of
+from simulator.simulation import Server
+from simulator.spec import SpecError, parse_yaml
+from simulator.workload import requests_of
+
+BASE = {
+    "hardware": "h100_sxm",
+    "engine": "vllm",
+    "target": {"model": "meta-llama/Llama-3.1-8B-Instruct"},
+    "speculation": {"method": "eagle3", "drafter": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "num_speculative_tokens": 3},
+    "acceptance": {"acceptance_rate": 0.7},
+    "workload": {
+        "arrivals": {"process": "poisson", "rate_per_s": 8.0},
+        "lengths": {"prompt": 600, "output": 80},
+        "num_requests": 250,
+    },
+    "service_level": {"tpot_p90_s": 0.015, "ttft_p90_s": 0.5},
+    "seed": 5,
+}
+
+
+def scenario(**changes) -> Scenario:
+    data = {key: value for key, value in {**BASE, **changes}.items() if value is not None}
+    return scenario_of(parse_yaml(yaml.safe_dump(data, sort_keys=False), "s.yaml"))
+
+
+def rate(answer: CapacityAnswer, row: int = 0) -> float:
+    found = answer.rows[row].rate_per_s
+    assert found is not None
+    return found
+
+
+def plain(level: dict | None, **changes) -> float:
+    """The sustained rate without speculation."""
+    return rate(capacity(scenario(speculation=None, acceptance=None, service_level=level, **changes), repetitions=2))
+
+
+# ------------------------------------------------------------------------------------------------------- closed forms
+
+
+def md1_within(sojourn_s: float, rate_per_s: float, service_s: float) -> float:
+    """P(sojourn ≤ t) of M/D/1 (Erlang 1909)."""
+    waited_s = sojourn_s - service_s
+    terms = [
+        math.exp(rate_per_s * left) * (-rate_per_s * left) ** k / math.factorial(k)
+        for k in range(math.floor(waited_s / service_s) + 1)
+        for left in [waited_s - k * service_s]
+    ]
+    return (1 - rate_per_s * service_s) * sum(terms)
+
+
+@pytest.mark.parametrize(("percentile", "times"), [(90, 3.5), (50, 1.5)])
+def test_one_prompt_at_a_time_carries_what_md1_says(percentile, times):
+    """Prompts of one length, answers of one token, one at a time: the sojourn time is that of M/D/1."""
+    served = {
+        "lengths": {"prompt": 2000, "output": 1},
+        "num_requests": 4_000,
+        "arrivals": {"process": "poisson", "rate_per_s": 1.0},
+    }
+    one = scenario(speculation=None, acceptance=None, service_level=None, workload=served, limits={"max_num_seqs": 1})
+    service_s = Server.of(one).pricer.price((), ((2000, 0),), 1).seconds
+    level = {f"e2e_p{percentile}_s": times * service_s}
+    found = plain(level, workload=served, limits={"max_num_seqs": 1})
+    exact = brentq(lambda r: md1_within(times * service_s, r, service_s) - percentile / 100, 0.05 / service_s, 0.99 / service_s)
+    assert found == pytest.approx(exact, rel=0.02)
+
+
+def test_without_a_service_level_the_limit_is_saturation():
+    served = {
+        "lengths": {"prompt": 2000, "output": 1},
+        "num_requests": 400,
+        "arrivals": {"process": "poisson", "rate_per_s": 1.0},
+    }
+    one = scenario(speculation=None, acceptance=None, service_level=None, workload=served, limits={"max_num_seqs": 1})
+    answer = capacity(one, repetitions=1)
+    service_s = Server.of(one).pricer.price((), ((2000, 0),), 1).seconds
+    assert answer.plain.sustained.limited_by == "saturation"
+    assert rate(answer) == pytest.approx(1 / service_s, rel=0.02)
+    assert answer.plain.analytic.rate_per_s == pytest.approx(1 / service_s, rel=0.001)
+
+
+# ----------------------------------------------------------------------------------------------------------- monotone
+
+
+def test_a_tighter_service_level_never_raises_the_rate():
+    rates = [plain({"tpot_p90_s": limit}) for limit in (0.0125, 0.014, 0.016, 0.02)]
+    assert rates == sorted(rates)
+    assert rates[0] < 0.8 * rates[-1]
+    assert plain({"tpot_p90_s": 0.016, "ttft_p90_s": 0.06}) <= plain({"tpot_p90_s": 0.016})
+
+
+def test_more_kv_memory_never_lowers_the_rate():
+    rates = [plain({"e2e_p90_s": 3.0}, hardware={"base": "h100_sxm", "memory_bytes": size}) for size in (24e9, 25e9, 28e9, 60e9)]
+    assert rates == sorted(rates)
+    assert rates[0] < 0.8 * rates[-1]
+
+
+def test_the_share_of_good_requests_is_a_limit_too():
+    level = {"tpot_p50_s": 0.015, "ttft_p50_s": 0.1}
+    loose, strict = (
+        rate(
+            capacity(
+                scenario(speculation=None, acceptance=None, service_level=level), PlanningSpec(good_share=share), repetitions=2
+            )
+        )
+        for share in (None, 0.95)
+    )
+    assert strict < loose
+
+
+# ----------------------------------------------------------------------------------------------------- what it reports
+
+
+@pytest.fixture(scope="module")
+def answer() -> CapacityAnswer:
+    return capacity(scenario(planning={"demand_per_s": 100.0, "price_per_gpu_hour": 3.0}), repetitions=2)
+
+
+def test_equal_seeds_give_equal_answers(answer):
+    again = capacity(scenario(planning={"demand_per_s": 100.0, "price_per_gpu_hour": 3.0}), repetitions=2)
+    assert [row.sustained for row in again.rows] == [row.sustained for row in answer.rows]
+    other = capacity(scenario(seed=6, planning={"demand_per_s": 100.0, "price_per_gpu_hour": 3.0}), repetitions=2)
+    assert rate(other) != rate(answer)
+    assert rate(other) == pytest.approx(rate(answer), rel=0.1)
+
+
+def test_speculation_carries_more_within_a_limit_on_time_per_token(answer):
+    plain_row, row = answer.rows
+    assert row.verdict == "win"
+    assert row.gain.value == pytest.approx(rate(answer, 1) / rate(answer))
+    assert row.gain.low > 1
+    assert answer.best is row
+    assert row.fleet.devices <= plain_row.fleet.devices
+    assert row.sustained.limited_by == "TPOT p90"
+
+
+def test_both_the_estimate_and_the_simulation_are_there_and_the_estimate_has_no_queue(answer):
+    for row in answer.rows:
+        assert rate(answer) < row.analytic.rate_per_s < 1.05 * row.saturation.value
+
+
+def test_the_sustained_rate_meets_the_level_and_the_next_one_does_not(answer):
+    for row in answer.rows:
+        points = row.sustained.points
+        assert [p.rate_per_s for p in points] == sorted({p.rate_per_s for p in points})
+        at = row.sustained.at_rate
+        assert at.sustained
+        assert at.tpot_s.p90 <= 0.015 * 1.0001
+        assert not next(p for p in points if p.rate_per_s > at.rate_per_s).sustained
+        assert row.sustained.rate.low <= row.sustained.rate.value <= row.sustained.rate.high
+
+
+def test_copies_carry_the_demand_with_head_room_and_cost_what_they_cost(answer):
+    for row in answer.rows:
+        fleet = row.fleet
+        assert fleet.copies * row.rate_per_s * 0.8 >= 100.0 > (fleet.copies - 1) * row.rate_per_s * 0.8
+        assert fleet.cost_per_hour == 3.0 * fleet.devices
+        assert fleet.cost_per_million_tokens == pytest.approx(fleet.cost_per_hour / (100.0 * 80 * 3600) * 1e6)
+        # An upper bound by TDP: one H100 at 700 W over its tokens per second.
+        assert fleet.energy_per_token_j <= 700 / (0.99 * row.rate_per_s * 80)
+
+
+def test_a_run_too_short_to_tell_says_so():
+    few = {**BASE["workload"], "num_requests": 30}
+    short = capacity(
+        scenario(speculation=None, acceptance=None, workload=few, service_level={"tpot_p99_s": 0.015}), repetitions=1
+    )
+    assert any("rests on the slowest" in doubt for doubt in short.plain.sustained.doubts)
+    brief = {**BASE["workload"], "lengths": {"prompt": 600, "output": 1500}, "num_requests": 120}
+    unsettled = capacity(
+        scenario(speculation=None, acceptance=None, workload=brief, service_level={"tpot_p50_s": 0.02}), repetitions=1
+    )
+    assert any("have not settled" in doubt for doubt in unsettled.plain.sustained.doubts)
+
+
+def test_a_level_that_nothing_meets_has_no_rate():
+    nothing = capacity(scenario(service_level={"tpot_p50_s": 0.001}), repetitions=1)
+    assert [row.rate_per_s for row in nothing.rows] == [None, None]
+    assert nothing.best is None
+    assert nothing.plain.analytic is None
+    assert nothing.plain.sustained.limited_by == "TPOT p50"
+
+
+def test_rates_compress_one_stream():
+    own = requests_of(scenario().file.workload, 5)
+    stream = unit_stream(own, 1000)
+    assert stream[0].arrival_s == 0.0
+    assert (len(stream) - 1) / stream[-1].arrival_s == pytest.approx(1.0)
+    fast, slow = at_rate(stream, 8.0), at_rate(stream, 2.0)
+    assert np.allclose([r.arrival_s for r in slow], [4 * r.arrival_s for r in fast])
+    assert [replace(r, arrival_s=0.0) for r in slow] == [replace(r, arrival_s=0.0) for r in fast]
+
+
+def test_only_the_promising_are_simulated():
+    many = scenario(speculation={**BASE["speculation"], "num_speculative_tokens": [1, 2, 3, 12, 16]})
+    answer = capacity(many, repetitions=1, finalists=1)
+    simulated = [row.sustained is not None for row in answer.rows]
+    assert simulated[0]
+    assert not simulated[-1]
+    assert all(row.analytic is not None for row in answer.rows)
+
+
+# ------------------------------------------------------------------------------------------------------------- command
+
+
+@pytest.fixture(scope="module")
+def small_file(tmp_path_factory) -> str:
+    data = {**BASE, "workload": {**BASE["workload"], "num_requests": 60}, "planning": {"demand_per_s": 30}}
+    path = tmp_path_factory.mktemp("capacity") / "small.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return str(path)
+
+
+def test_the_command_prints_verdict_and_tables_and_writes_the_data(small_file, tmp_path, capsys):
+    assert main(["capacity", small_file, "--repetitions", "1", "--price-per-gpu-hour", "2", "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "requests per second instead of" in text.splitlines()[0]
+    assert "too short to tell" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+    written = json.loads((tmp_path / "capacity.json").read_text())
+    curves = (tmp_path / "capacity.csv").read_text().splitlines()
+    assert len(curves) == 1 + sum(len(variant["points"]) for variant in written["variants"])
+    assert main(["capacity", small_file, "--repetitions", "1", "--price-per-gpu-hour", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == written
+
+
+def test_flags_stand_in_for_the_scenarios_planning(small_file, capsys):
+    def demanded(*flags: str) -> float:
+        assert main(["capacity", small_file, "--repetitions", "1", "--json", *flags]) == 0
+        return json.loads(capsys.readouterr().out)["demand_per_s"]
+
+    own = 8.0
+    assert demanded() == 30
+    assert demanded("--demand", "50") == 50
+    assert demanded("--demand", "3x") == pytest.approx(3 * own, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("--demand", "many", "--demand: must be a rate"),
+        ("--head-room", "1.5", "--head-room: must be below 1"),
+        ("--price-per-gpu-hour", "0", "--price-per-gpu-hour: must be above 0"),
+    ],
+)
+def test_a_wrong_flag_is_named(small_file, flag, value, words, capsys):
+    assert main(["capacity", small_file, flag, value]) == 2
+    assert words in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------------ mistakes
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"workload": {**BASE["workload"], "arrivals": {"process": "closed_loop", "users": 4}}}, "must be an open loop"),
+        ({"planning": {"good_share": 0.9}, "service_level": None}, "must be given beside planning.good_share"),
+        ({"planning": {"demand_per_s": 4, "demand_scale": 2}}, "exclude each other"),
+        ({"planning": {"head_room": 1.0}}, "head_room: must be below 1"),
+        ({"planning": {"price_per_gpu_hours": 1.0}}, "price_per_gpu_hour"),
+        ({"planning": {"demand_per_s": 0}}, "demand_per_s: must be above 0"),
+    ],
+)
+def test_wrong_questions_are_told(changes, words):
+    with pytest.raises(SpecError, match=words):
+        capacity(scenario(**changes), repetitions=1)
+
+
+def test_every_planning_key_moves_the_answer():
+    base = {"demand_per_s": 60.0, "price_per_gpu_hour": 2.0}
+    changes = [
+        {"demand_per_s": 200.0},
+        {"demand_scale": 20.0},
+        {"price_per_gpu_hour": 4.0},
+        {"head_room": 0.6},
+        {"good_share": 0.999},
+    ]
+    small = {**BASE["workload"], "num_requests": 120}
+
+    def fleet(section: dict) -> object:
+        asked = scenario(speculation=None, acceptance=None, workload=small, planning=section)
+        return capacity(asked, repetitions=1).plain
+
+    before = fleet(base)
+    for change in changes:
+        section = {**base, **change}
+        if "demand_scale" in change:
+            del section["demand_per_s"]
+        assert fleet(section) != before, change
