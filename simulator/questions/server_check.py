@@ -13,7 +13,7 @@ from typing import Any
 from simulator.acceptance import band_for
 from simulator.cost.uncertainty import STEP_NOISE_STD, Z80, Estimate, UncertainPricer
 from simulator.interchange.engine_settings import NotExpressibleError, Setting, Snippet, forced_acceptance
-from simulator.interchange.imported import acceptance_section, workload_section
+from simulator.interchange.imported import acceptance_section, holds_traffic, workload_section
 from simulator.interchange.observed import ObservedRun
 from simulator.scenario import Scenario, scenario_of
 from simulator.serving_engine import captured_rows
@@ -22,6 +22,7 @@ from simulator.spec import Document, Problem, SpecError
 
 FEWEST_REQUESTS = 20
 TIME_PER_TOKEN = "time per output token"
+DRAFT_SHARE = "drafting, share of a round"
 GAIN = "gain in time per token"
 
 
@@ -88,22 +89,26 @@ def check_server(runs: Sequence[ObservedRun], scenario: Scenario, progress: Prog
         raise SpecError([Problem("FILES", "", "must hold at least one run")])
     own = own_traffic(scenario, speculative[0] if speculative else None, plain[0] if plain else None)
     result = simulate(own, progress)
+    traffic = (plain or speculative)[0]
     comparison = result.comparisons[0] if speculative else None
-    rows = [*_rows("without", plain, result.plain.summary, _step_std(own))]
+    rows = [*_rows("without", plain, result.plain.summary, _step_std(own)), *_terms(speculative, comparison, _step_std(own))]
     if comparison is not None:
         rows += _rows("with", speculative, comparison.variant.summary, math.hypot(_step_std(own), _r_std(comparison)))
         if plain:
             rows += _ratios(plain[0], speculative[0], comparison)
-    doubts = tuple(_doubts(own, speculative, plain, comparison))
-    return ServerCheck(own, result, tuple(rows), doubts, _recipe(own, speculative))
+    doubts = [*_doubts(own, speculative, plain, comparison)]
+    if not holds_traffic(traffic):
+        doubts.insert(0, f"{traffic.where} holds no traffic: the scenario's own was simulated, and must be what was served")
+    return ServerCheck(own, result, tuple(rows), tuple(doubts), _recipe(own, speculative))
 
 
 def own_traffic(scenario: Scenario, speculative: ObservedRun | None, plain: ObservedRun | None) -> Scenario:
-    """The scenario with the workload and the acceptance of the runs."""
+    """The scenario with the acceptance of the runs, and their workload where they hold one."""
     data: dict[str, Any] = dict(scenario.document.data)
     traffic = plain or speculative
     assert traffic is not None
-    data["workload"] = _frozen(workload_section(traffic))
+    if holds_traffic(traffic):
+        data["workload"] = _frozen(workload_section(traffic))
     if speculative is None:
         data.pop("speculation", None)
         data.pop("acceptance", None)
@@ -142,6 +147,19 @@ def _rows(part: str, runs: Sequence[ObservedRun], summary: Any, log_std: float) 
         measured = run.value("output_tokens_per_s")
         if measured and run.value("request_rate_per_s") is None:
             yield Compared("output tokens per second", part, measured, Estimate.lognormal(summary.output_tokens_per_s, log_std))
+
+
+def _terms(runs: Sequence[ObservedRun], comparison: Comparison | None, log_std: float) -> Iterator[Compared]:
+    """Parts of a round that an engine's statistics hold: its seconds, and drafting as a share of it."""
+    for run in runs:
+        assert comparison is not None
+        cost = comparison.round
+        if (seconds := run.value("step_s")) is not None:
+            yield Compared(
+                "one round", "with", seconds, Estimate.lognormal(cost.round_s, math.hypot(log_std, _r_std(comparison)))
+            )
+        if share := run.value("draft_share"):
+            yield Compared(DRAFT_SHARE, "with", share, Estimate.lognormal(cost.draft_share, _r_std(comparison)))
 
 
 def _ratios(plain: ObservedRun, speculative: ObservedRun, comparison: Comparison) -> Iterator[Compared]:

@@ -164,8 +164,8 @@ class _Fit:
 
     def solve(self, chosen: Sequence[int]) -> tuple[dict[str, float], dict[str, float], dict[str, Fate]]:
         """(values, standard deviations, fates) on some of the points: constants out of reach are kept at once, then the least
-        known one after the other, each time with a new fit, until the points halve the variance of all that are left. Constants that
-        play no part have no fate."""
+        known one after the other, each time with a new fit, until the points halve the variance of all that are left. Constants
+        that play no part have no fate."""
         fates: dict[str, Fate] = dict.fromkeys(self.base, "fitted")
         anchors = self._anchored(chosen, self.prior)
         for name in self.base:
