@@ -1,7 +1,7 @@
 """Times of single passes of a loaded pair, taken as its decoding loops run them: same calls, caches, tensors and tokens.
 
-The models are seen through copies of their outermost module that share every weight: hooks that count the passes of a
-decoding loop under way do not see these, so that passes can be timed between those of a real run.
+The models are seen through copies of their outer modules that share every weight: hooks that count the passes of a decoding
+loop under way, or take their states, do not see these, so that passes can be timed between those of a real run.
 """
 
 from __future__ import annotations
@@ -13,11 +13,21 @@ from typing import Any
 
 import torch
 
-from calibration.decoding import CausalModel, Drafter, HuggingFaceModel, ModelDrafter, PromptLookupDrafter, RandomStreams
+from calibration.decoding import (
+    CausalModel,
+    Drafter,
+    HeadDrafter,
+    HuggingFaceModel,
+    MedusaHeads,
+    ModelDrafter,
+    PromptLookupDrafter,
+    RandomStreams,
+)
 from calibration.decoding.errors import DecodingError
-from calibration.decoding.models import KeyValueCache
+from calibration.decoding.heads import EagleModel
+from calibration.decoding.models import CachedModel, KeyValueCache
 from calibration.decoding.ragged import RaggedCache
-from calibration.decoding.sampling import GREEDY, choose
+from calibration.decoding.sampling import GREEDY, choose, choose_draft
 from calibration.decoding.speculation import accept
 from calibration.decoding_pass import TARGET, DecodingPass, PassTime
 
@@ -26,7 +36,7 @@ class PassTimer:
     """Times passes of one target and its drafters.
 
     `texts`: (prompt, output) in tokens, which feed the passes and the look-ups. Keeps one cache for each model, batch and
-    context it was asked for. Raises DecodingError for drafters that are neither models nor a look-up.
+    context it was asked for. Raises DecodingError for drafters of another kind than those of `calibration.decoding`.
     """
 
     def __init__(
@@ -36,15 +46,21 @@ class PassTimer:
         texts: Sequence[tuple[Sequence[int], Sequence[int]]],
         clock: Callable[[], float] = time.thread_time,
     ):
-        self.models = {TARGET: _unhooked(target)}
+        self.target = _unhooked(target)
+        self.models: dict[str, CachedModel] = {TARGET: self.target}
         self.lookups: dict[str, PromptLookupDrafter] = {}
+        self.heads: dict[str, MedusaHeads] = {}
         for drafter in drafters:
             if isinstance(drafter, ModelDrafter):
                 self.models[drafter.name] = _unhooked(drafter.model)
             elif isinstance(drafter, PromptLookupDrafter):
                 self.lookups[drafter.name] = drafter
+            elif isinstance(drafter, HeadDrafter) and isinstance(drafter.head, MedusaHeads):
+                self.heads[drafter.name] = drafter.head
+            elif isinstance(drafter, HeadDrafter):
+                self.models[drafter.name] = EagleModel(copy.copy(drafter.head), self.target)
             else:
-                raise DecodingError(f"drafter {drafter.name}: its passes cannot be timed on their own; use a model or a look-up")
+                raise DecodingError(f"drafter {drafter.name}: its passes cannot be timed on their own")
         self.texts, self.clock = [(list(prompt), list(output)) for prompt, output in texts], clock
         self._tokens = [token for prompt, output in self.texts for token in (*prompt, *output)]
         self._alone: dict[tuple[str, int], KeyValueCache] = {}
@@ -55,6 +71,8 @@ class PassTimer:
         """One sample behind `context` cached tokens, which count as 0 for a pass over a prompt."""
         if asked.model in self.lookups:
             return self._lookup(self.lookups[asked.model], asked.rows)
+        if asked.model in self.heads:
+            return self._all_heads(self.heads[asked.model], asked)
         return self._masked(asked, context) if asked.masked else self._single(asked, context)
 
     def _single(self, asked: DecodingPass, context: int) -> PassTime:
@@ -94,6 +112,17 @@ class PassTimer:
         drafter.lookup(context, wanted)
         return PassTime(self.clock() - begin, 0.0, 0.0)
 
+    @torch.inference_mode()
+    def _all_heads(self, heads: MedusaHeads, asked: DecodingPass) -> PassTime:
+        state = self.target.embed(torch.tensor(self._text(asked.sequences)))
+        begin = self.clock()
+        logits = heads(state)
+        passed = self.clock()
+        for sequence in range(asked.sequences):
+            for row in logits[: asked.last, sequence]:
+                choose_draft(row, GREEDY, _STREAMS, [])
+        return PassTime(passed - begin, self.clock() - passed, 0.0)
+
     def _text(self, count: int) -> list[int]:
         """The next `count` tokens of the texts, over and over."""
         tokens = [self._tokens[(self._place + index) % len(self._tokens)] for index in range(count)]
@@ -125,8 +154,19 @@ _STREAMS = RandomStreams()
 
 
 def _unhooked(model: CausalModel) -> CausalModel:
-    """The same model without hooks on its outermost module."""
-    module: Any = copy.copy(model.module)
+    """The same model without the hooks that count its passes (on its outermost module) and take its states (one further in)."""
+    module = _bare(model.module)
+    if not isinstance(model, HuggingFaceModel):
+        return module
+    base = model.module.base_model
+    module.__dict__["_modules"] = {
+        name: _bare(child) if child is base else child for name, child in module.__dict__["_modules"].items()
+    }
+    return HuggingFaceModel(module, model.name)
+
+
+def _bare(module: torch.nn.Module) -> Any:
+    bare: Any = copy.copy(module)
     for table in ("_forward_hooks", "_forward_pre_hooks"):
-        module.__dict__[table] = type(module.__dict__[table])()
-    return HuggingFaceModel(module, model.name) if isinstance(model, HuggingFaceModel) else module
+        bare.__dict__[table] = type(bare.__dict__[table])()
+    return bare

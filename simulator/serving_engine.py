@@ -23,17 +23,19 @@ AttentionRegime = Literal["split_kv", "serial_walk", "kv_reread"]
 
 
 class GraphLadder(Spec):
-    """Captured sizes: the listed ones, then every `step` up to `largest`. They count rows, or decoding sequences of any number of
-    rows each; in the latter case prompts have no graph."""
+    """Captured sizes: the listed ones, then every `step` (0: no more) up to `largest`. They count rows, or decoding sequences of
+    any number of rows each; in the latter case prompts have no graph. padded: what lies between two sizes runs as the larger one;
+    else it runs without a graph."""
 
     counts: Literal["rows", "sequences"] = "rows"
-
     listed: tuple[Count, ...]
-    step: Count
+    step: Annotated[int, Field(ge=0)]
     largest: Annotated[int, Field(ge=1, le=65536)]
+    padded: bool = True
 
     def sizes(self) -> tuple[int, ...]:
-        return tuple(sorted({*self.listed, *range(self.step, self.largest + 1, self.step)}))
+        every = range(self.step, self.largest + 1, self.step) if self.step else ()
+        return tuple(sorted({*self.listed, *every}))
 
 
 class RowLaw(Spec):
@@ -62,6 +64,15 @@ class RowLaw(Spec):
         return 1.0 + self.weight_reads_per_row.value * (rows - 1) + (again.value if again else 0.0)
 
 
+class ExpertTiles(Spec):
+    """To how many rows the kernel for routed experts rounds those of each expert: a tile of its tensor instructions, or more
+    where its configuration was not tuned to few rows. For these `formats`, on devices of these `kinds` (all where empty)."""
+
+    formats: tuple[str, ...] = ()
+    kinds: tuple[Kind, ...] = ()
+    rows: Count
+
+
 class AttentionRule(Spec):
     """The regime on devices of at least this compute capability ("0" = any, also devices without one)."""
 
@@ -84,6 +95,7 @@ class ServingEngine(Spec):
     γ+1 rows, `catch_up` one more row after full acceptance, `extra_pass` γ+1 passes a round. admission: what of a request
     must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`. fitted_on: architectures of devices
     (`HardwareProfile.architecture`) on whose published runs its constants were fitted; elsewhere they are less sure.
+    verification_graphs: those of passes with several rows a sequence, where they are not `graphs`.
     latent_attention: regime of latent attention (MLA); absent: as the others, with split-KV kernels for serial walks.
     latent_layer_overhead_s: device time that its unfused kernels add a layer.
     drafting_prompts_alone: with a drafter each prompt is a pass of its own, without one they share passes.
@@ -109,8 +121,10 @@ class ServingEngine(Spec):
     ngram_lookup_s: Quantity
     draft_cache: Literal["padded", "catch_up", "extra_pass"]
     graphs: GraphLadder | None = None
+    verification_graphs: GraphLadder | None = None
     attention: tuple[AttentionRule, ...]
     small_rows: tuple[RowLaw, ...] = ()
+    expert_tiles: tuple[ExpertTiles, ...] = ()
     all_reduce: AllReduceKind
     block_tokens: Count
     admission: Literal["first_chunk", "whole_prompt", "whole_request"]
@@ -156,6 +170,13 @@ class ServingEngine(Spec):
                 return law
         return None
 
+    def expert_tile_rows(self, weights: str, hardware: Hardware) -> int:
+        """By the first rule that names this format and kind of device; 1, which pads nothing, without one."""
+        for rule in self.expert_tiles:
+            if (not rule.formats or weights in rule.formats) and (not rule.kinds or hardware.profile.kind in rule.kinds):
+                return rule.rows
+        return 1
+
     def all_reduce_kind(self, hardware: Hardware) -> AllReduceKind:
         """PCIe where the device has no faster link, else the engine's kind."""
         return "pcie" if "pcie" in hardware.profile.all_reduce else self.all_reduce
@@ -172,15 +193,18 @@ def captured_sizes(ladder: GraphLadder) -> tuple[int, ...]:
 
 def captured_rows(engine: ServingEngine, rows: int, sequences: int, prompts: bool = False) -> int | None:
     """Rows of the captured graph that serves `rows` of `sequences`, or None where the pass runs eagerly."""
-    if engine.graphs is None:
+    ladder = engine.graphs
+    if ladder is not None and rows > sequences and engine.verification_graphs is not None:
+        ladder = engine.verification_graphs
+    if ladder is None:
         return None
-    by_sequence = engine.graphs.counts == "sequences"
+    by_sequence = ladder.counts == "sequences"
     if by_sequence and (prompts or not sequences):
         return None
     asked = sequences if by_sequence else rows
-    sizes = captured_sizes(engine.graphs)
+    sizes = captured_sizes(ladder)
     index = bisect.bisect_left(sizes, asked)
-    if index == len(sizes):
+    if index == len(sizes) or not (ladder.padded or sizes[index] == asked):
         return None
     return math.ceil(rows * sizes[index] / sequences) if by_sequence else sizes[index]
 

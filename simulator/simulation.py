@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, cycle
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from simulator import theory
 from simulator.acceptance import AcceptanceLaw, band_for
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import share
-from simulator.cost.round import RoundCost, StepCost, StepPricer
+from simulator.cost.round import RoundCost, StepPricer
 from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
@@ -255,32 +255,6 @@ class _NoDrafts:
 _NO_DRAFTS = _NoDrafts()
 
 
-@dataclass(frozen=True)
-class _ScaledRounds:
-    """Prices whose decoding part is scaled: the same run had R been this much larger or smaller."""
-
-    base: StepPricer
-    scale: float
-
-    @property
-    def window(self) -> int | None:
-        return self.base.window
-
-    @property
-    def sums_suffice(self) -> bool:
-        return self.base.sums_suffice
-
-    def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> StepCost:
-        return self._scaled(self.base.price(decode, prefill, prompts_finished))
-
-    def price_alike(self, *asked: Any) -> StepCost:
-        return self._scaled(self.base.price_alike(*asked))
-
-    def _scaled(self, cost: StepCost) -> StepCost:
-        terms = tuple((name, s if name.startswith("prefill") else s * self.scale) for name, s in cost.terms)
-        return StepCost(sum(seconds for _, seconds in terms), terms)
-
-
 # The shape of a run without speculation.
 _NOTHING = Tree.chain(0)
 
@@ -345,7 +319,7 @@ class Server:
     ) -> ServingResult:
         """Every request to its end, as the scenario's arrivals say. `begun` is called as each request arrives."""
         arrivals = self.scenario.file.workload.arrivals
-        pricer = self.pricer if round_scale == 1.0 else _ScaledRounds(self.pricer, round_scale)
+        pricer = replace(self.pricer, round_scale=round_scale)
 
         def path(request: Request) -> AcceptancePath:
             if begun is not None:

@@ -206,6 +206,20 @@ def test_rows_are_padded_to_the_next_captured_graph_and_none_serves_beyond_the_l
     assert captured_rows(find_engine("hf_eager"), 1, 1) is None
 
 
+def test_unpadded_graphs_serve_captured_batches_only_and_only_verification():
+    early = find_engine("sglang_0_4_3")
+    assert [captured_rows(early, 4 * batch, batch) for batch in (1, 31, 32, 33, 63, 64, 128)] == [
+        4,
+        124,
+        128,
+        None,
+        None,
+        256,
+        512,
+    ]
+    assert [captured_rows(early, batch, batch) for batch in (31, 33, 63)] == [32, 40, 64], "plain steps are padded"
+
+
 def test_graphs_counted_by_sequences_serve_any_number_of_rows_each_but_no_prompt():
     sglang = find_engine("sglang")
     assert [captured_rows(sglang, 5 * batch, batch) for batch in (1, 3, 9, 256, 257)] == [5, 20, 80, 1280, None]
@@ -430,12 +444,28 @@ def test_unions_of_unequally_popular_experts_are_those_of_drawn_popularities():
 
 
 def test_launches_are_counted_in_dense_layers():
-    """An 8B dense model launches as many kernels as it has layers; a mixture 1.8 and a hybrid mixture more."""
-    layers = {name: ForwardCost(find_model(name), H100, VLLM, 1, "bf16", "bf16") for name in (LLAMA_8B.name, MIXTURE, HYBRID)}
+    """An 8B dense model launches as many kernels as it has layers; a mixture 1.8, hybrid mixtures and latent attention more."""
+    latent = "deepseek-ai/DeepSeek-V3"
+    names = (LLAMA_8B.name, MIXTURE, HYBRID, latent)
+    layers = {name: ForwardCost(find_model(name), H100, VLLM, 1, "bf16", "bf16") for name in names}
     per_layer = {name: cost.launched_layers / cost.architecture.num_hidden_layers for name, cost in layers.items()}
     assert per_layer[LLAMA_8B.name] == 1
     assert per_layer[MIXTURE] == pytest.approx(1.8)
-    assert per_layer[HYBRID] == pytest.approx(1.2 + 0.75 * 2.0 + 0.25 * 0.6)
+    assert per_layer[HYBRID] == pytest.approx(1.2 + 0.4 + 0.75 * 2.0 + 0.25 * 0.6), "the shared expert is one more MLP"
+    assert per_layer[latent] == pytest.approx(1.8 + (58 * 1.6 + 3 * 0.4) / 61)
+
+
+def test_tensor_parallel_passes_launch_an_all_reduce_after_attention_and_after_each_mlp():
+    one, two = (ForwardCost(LLAMA_8B, H100, VLLM, size, "bf16", "bf16") for size in (1, 2))
+    assert two.launched_layers == pytest.approx(1.2 * one.launched_layers)
+
+
+def test_arithmetic_in_8_bit_launches_a_scaling_of_rows_before_every_matrix():
+    fp8, weight_only = (
+        ForwardCost(LLAMA_8B, hardware, VLLM, 1, "fp8", "bf16") for hardware in (H100, find_hardware("a100_sxm_80gb"))
+    )
+    matrices = sum(group.count * len(group.matrices) for group in fp8.groups)
+    assert fp8.launched_layers == pytest.approx(weight_only.launched_layers + matrices / 10)
 
 
 def test_a_round_of_a_hybrid_brings_its_states_back_and_a_dense_one_has_none():

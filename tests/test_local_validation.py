@@ -151,6 +151,7 @@ def test_without_torch_one_message_says_how_to_install(monkeypatch):
 
 
 ORDER = LocalOrder(("byte_pair+byte_pair@3", "byte_pair+ngram@8"), 0.0, 12, 2, ("copy-heavy",))
+HEADS = LocalOrder(("byte_pair+medusa:random@6", "byte_pair+eagle:random@3"), 0.0, 12, 2, ("ordinary",))
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +194,17 @@ class TestRealModels:
         page = (tmp_path / "local_validation.md").read_text(encoding="utf-8")
         assert "figures/local_validation.png" in page
         assert page.count("byte_pair, 3") == 6
+
+    def test_heads_are_timed_and_predicted_term_by_term(self):
+        heads = validate_locally(HEADS)
+        assert heads.replayed
+        assert len(heads.cases) == 4
+        for each in heads.cases:
+            told, found = each.speculative.predicted, each.speculative.measured
+            assert told.steps == found.steps
+            assert set(found.terms) - {"outside the phases"} == set(told.terms)
+            assert ("draft prefill" in told.terms) == (each.draft == "eagle:random")
+            assert 0.3 < told.terms["draft"] / found.terms["draft"] < 3, "the same passes, whatever the machine is at"
 
     def test_a_wrong_trace_is_noticed(self, monkeypatch):
         from calibration import tracing

@@ -74,6 +74,10 @@ def with_gain(result: SimulationResult, gain: Estimate, verdict: str, metric: st
     return changed, dataclasses.replace(result, comparisons=(changed,))
 
 
+def markdown_of(result: SimulationResult) -> str:
+    return reports.markdown(reports.run_page(result), {})
+
+
 def numbers(value: Any) -> list[float]:
     if isinstance(value, dict):
         return [number for item in value.values() for number in numbers(item)]
@@ -143,7 +147,7 @@ def test_open_acceptance_is_judged_at_both_ends_of_its_band(
     assert ("depends on acceptance" in first) == (expected == "depends")
     assert expected == "depends" or "At either end of the measured acceptance" in first
     if expected == "depends":
-        assert "Measure acceptance on this traffic first" in reports.run_markdown(judged, {})
+        assert "Measure acceptance on this traffic first" in markdown_of(judged)
 
 
 def test_without_speculation_nothing_is_judged(results: dict[str, SimulationResult]) -> None:
@@ -231,7 +235,7 @@ def test_gains_in_a_summary_are_those_of_its_variants(results: dict[str, Simulat
 
 @pytest.mark.parametrize("kind", ["stated", "plain"])
 def test_no_directory_of_the_machine_is_reported(results: dict[str, SimulationResult], kind: str) -> None:
-    text = reports.to_json(reports.run_summary(results[kind])) + reports.run_markdown(results[kind], {})
+    text = reports.to_json(reports.run_summary(results[kind])) + markdown_of(results[kind])
     assert "/somewhere" not in text
     assert str(Path(resources.__file__).parent.parent) not in text
     assert "chat.yaml" in text
@@ -246,30 +250,30 @@ def test_what_is_not_finite_becomes_null() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_report_begins_with_the_verdict_and_holds_sources_and_seed(results: dict[str, SimulationResult], kind: str) -> None:
-    text = reports.run_markdown(results[kind], {"load": "figures/load.png"})
+    text = reports.markdown(reports.run_page(results[kind]), {"load": "figures/load.png"})
     verdict = reports.headline(results[kind])[0]
     assert 0 < text.index(verdict) < text.index("## Numbers") < text.index("figures/load.png")
     assert re.search(r"!\[[^\]]{20,}\]\(figures/load\.png\)", text)
     assert "## Where the numbers come from" in text
-    assert "| engine | step_overhead_s |" in text
+    assert "| step_overhead_s |" in text
     assert "Seed 7." in text
 
 
 def test_settings_are_given_for_a_win_and_none_for_a_loss(result: SimulationResult) -> None:
     _, win = with_gain(result, Estimate(1.6, 1.5, 1.7), "win", "goodput")
     _, loss = with_gain(result, Estimate(0.6, 0.5, 0.7), "lose", "goodput")
-    assert "num_speculative_tokens: 2\n" in reports.run_markdown(win, {})
-    assert "Leave speculation off for this workload." in reports.run_markdown(loss, {})
+    assert "num_speculative_tokens: 2\n" in markdown_of(win)
+    assert "Leave speculation off for this workload." in markdown_of(loss)
 
 
 def test_a_doubtful_gain_beside_a_certain_loss_is_no_recommendation(result: SimulationResult) -> None:
     chosen, close = with_gain(result, Estimate(1.02, 0.9, 1.2), "close", "goodput")
     worse = dataclasses.replace(close, comparisons=(dataclasses.replace(chosen, capacity=Estimate(0.7, 0.6, 0.8)),))
-    assert "capacity certainly gets worse" in reports.run_markdown(worse, {})
+    assert "capacity certainly gets worse" in markdown_of(worse)
 
 
 def test_rows_of_markdown_tables_have_as_many_cells_as_their_header(result: SimulationResult) -> None:
-    for block in reports.run_markdown(result, {}).split("\n\n"):
+    for block in markdown_of(result).split("\n\n"):
         if block.startswith("| "):
             assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 
@@ -294,7 +298,7 @@ def test_break_even_is_told_as_json_and_as_a_table_for_each_context(answer: Brea
     data = json.loads(reports.to_json(reports.break_even_summary(answer)))
     assert len(data["points"]) == len(answer.points)
     assert len(data["best"]) == len(answer.best)
-    text = reports.break_even_markdown(answer, {"break_even": "figures/break_even.png"})
+    text = reports.markdown(reports.break_even_page(answer), {"break_even": "figures/break_even.png"})
     for context in answer.contexts:
         assert f"α* at context {context:,} tokens" in text
     tables = list(reports.break_even_tables(answer))
@@ -331,7 +335,9 @@ def test_a_run_is_written_whole_and_other_files_are_left_alone(result: Simulatio
     written = reports.write_run(result, out)
     names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     figures = {f"figures/{name}.png" for name in ("speedup", "round", "latency", "load", "break_even", "best_gamma")}
-    assert names == {"notes.txt", "report.md", "summary.json", "records.parquet", "break_even.csv", *figures}
+    vectors = {name.replace(".png", ".svg") for name in figures}
+    pages = {"notes.txt", "report.html", "report.md", "summary.json"}
+    assert names == pages | {"records.parquet", "break_even.csv"} | figures | vectors
     assert {str(path.relative_to(out)) for path in written} == names - {"notes.txt"}
     assert (out / "notes.txt").read_text() == "mine"
     linked = re.findall(r"\]\((figures/\w+\.png)\)", (out / "report.md").read_text(encoding="utf-8"))
@@ -386,12 +392,14 @@ def test_a_disk_that_fills_up_leaves_the_old_report(
 
 def test_the_break_even_answer_is_written_as_table_data_and_figures(answer: BreakEven, tmp_path: Path) -> None:
     written = {str(path.relative_to(tmp_path)) for path in reports.write_break_even(answer, tmp_path)}
-    assert written == {"break_even.md", "break_even.json", "break_even.csv", "figures/break_even.png", "figures/best_gamma.png"}
+    figures = {f"figures/{name}.{kind}" for name in ("break_even", "best_gamma") for kind in ("png", "svg")}
+    assert written == {"report.html", "report.md", "break_even.json", "break_even.csv"} | figures
 
 
 def test_a_run_without_speculation_is_written_without_break_even(results: dict[str, SimulationResult], tmp_path: Path) -> None:
     written = {str(path.relative_to(tmp_path)) for path in reports.write_run(results["plain"], tmp_path)}
-    assert written == {"report.md", "summary.json", "records.parquet", "figures/latency.png", "figures/load.png"}
+    figures = {f"figures/{name}.{kind}" for name in ("latency", "load") for kind in ("png", "svg")}
+    assert written == {"report.html", "report.md", "summary.json", "records.parquet"} | figures
 
 
 # ----------------------------------------------------------------------------------------------------------------- known

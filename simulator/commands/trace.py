@@ -14,7 +14,12 @@ from simulator.console import console_of_stdout, print_json, print_sentence, pri
 
 def trace(
     target: Annotated[str, typer.Option(help="byte_pair, smollm2, a Hugging Face folder, a GGUF file, or owner/name on a hub.")],
-    draft: Annotated[str, typer.Option(help="The same, or self, ngram:3-1, exit:25 (layers), skip:12-17 (layers left out).")],
+    draft: Annotated[
+        str,
+        typer.Option(
+            help="The same, or self, ngram:3-1, exit:25 (layers), skip:12-17 (those left out), medusa:FILE or eagle:FILE (heads)."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Trace file, .npz or .parquet; a scenario reads it as acceptance: {trace: FILE}.")],
     prompts: Annotated[str, typer.Option(help="builtin, or a file of JSON lines with prompt and category.")] = "builtin",
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,

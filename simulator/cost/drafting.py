@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, uniform_pass
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.roofline import Bound
-from simulator.cost.tape import smaller
+from simulator.cost.tape import added, smaller
 from simulator.draft_tree import Tree
 from simulator.serving_engine import ServingEngine
 
@@ -76,7 +76,7 @@ def idle_terms(drafter: Drafter, sequences: int, context_tokens: float) -> list[
     window = drafter.passes.window
     cost = drafter.passes.price(uniform_pass(sequences, 1, context_tokens / sequences, window))
     headless = tuple(term for term in cost.terms if term.name != "lm_head")
-    seconds = sum(term.seconds for term in headless) + drafter.passes.fusion_s(sequences)
+    seconds = added([term.seconds for term in headless]) + drafter.passes.fusion_s(sequences)
     return [CostTerm("draft_cache_upkeep", seconds + drafter.step_overhead_s, cost.bound)]
 
 

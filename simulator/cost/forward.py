@@ -23,12 +23,13 @@ from simulator.cost.roofline import (
     elementwise_s,
     experts_touched,
     gemm,
+    gemms,
     grouped_gemm,
     serial_walk_attention,
     split_kv_attention,
     walk_s,
 )
-from simulator.cost.tape import known, larger, smaller
+from simulator.cost.tape import added, known, larger, smaller
 from simulator.hardware import Hardware
 from simulator.number_format import FORMATS
 from simulator.serving_engine import ServingEngine, captured_rows
@@ -37,9 +38,12 @@ from simulator.serving_engine import ServingEngine, captured_rows
 SMALL_KERNELS_PER_MIXER = 3
 SMALL_KERNELS_PER_MLP = 2
 # Kernels launched one by one in a pass without a graph, counted in layers' sources: attention with its projections, norms, rotary
-# embedding and cache write; a linear-attention or state-space mixer with its convolution, gates and chunk kernels; a dense MLP;
-# experts with router, sort, two grouped GEMMs, activation and sum. `launch_per_layer_s` is for the first and third together.
-LAUNCHES = {"attention": 6, "recurrent": 20, "mlp": 4, "experts": 12}
+# embedding and cache write; latent attention with twice the projections and norms, two products in the latent space, and copies
+# that join latent and rotary parts; a linear-attention or state-space mixer with its convolution, gates and chunk kernels; a
+# dense MLP; experts with router, sort, two grouped GEMMs, activation and sum. `launch_per_layer_s` is for a dense layer with
+# attention on one device.
+LAUNCHES = {"attention": 6, "latent": 18, "recurrent": 20, "mlp": 4, "experts": 12}
+_MIXERS = {"linear": "recurrent", "mamba": "recurrent", "mla": "latent"}
 
 
 class CostTerm(NamedTuple):
@@ -57,7 +61,7 @@ class PassCost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        return sum(term.seconds for term in self.terms)
+        return added([term.seconds for term in self.terms])
 
     @property
     def bound(self) -> Bound:
@@ -137,6 +141,7 @@ class ForwardCost:
         self.format = FORMATS[self.weights]
         self.compute_dtype = self.hardware.compute_dtype(self.weights)
         self.row_law = self.engine.row_law(self.weights, self.hardware)
+        self.expert_tile_rows = self.engine.expert_tile_rows(self.weights, self.hardware)
         self.kv_number_bytes = FORMATS[self.kv_cache].bytes
         self.moe_layers = sum(group.count for group in self.groups if group.experts is not None)
         self.has_experts = self.moe_layers > 0
@@ -156,14 +161,22 @@ class ForwardCost:
     @cached_property
     def launched_layers(self) -> float:
         """Layers that launch as many kernels as all of this model's, in dense layers with attention."""
-        launches = 0
-        for group in self.groups:
-            if group.attention != "none":
-                launches += group.count * LAUNCHES["recurrent" if group.attention in ("linear", "mamba") else "attention"]
-            if group.experts is not None:
-                launches += group.count * LAUNCHES["experts"]
-        mlps = self.mlps - sum(group.count for group in self.groups if group.experts is not None)
-        return (launches + mlps * LAUNCHES["mlp"]) / (LAUNCHES["attention"] + LAUNCHES["mlp"])
+        launches = sum(group.count * self._launches(group) for group in self.groups)
+        launches += (self.mlps - self.moe_layers) * LAUNCHES["mlp"]
+        if self.tensor_parallel_size > 1:
+            launches += self.mixers + self.mlps  # an all-reduce after each
+        return launches / (LAUNCHES["attention"] + LAUNCHES["mlp"])
+
+    def _launches(self, group: LayerGroup) -> int:
+        """Kernels of one layer, a dense MLP left out. In 8 or 4 bit the rows of every matrix but a router are scaled first."""
+        count, scaled = 0, len(group.matrices)
+        if group.attention != "none":
+            count += LAUNCHES[_MIXERS.get(group.attention, "attention")]
+        if group.experts is not None:
+            count += LAUNCHES["experts"] + (LAUNCHES["mlp"] if self.architecture.shared_expert_width else 0)
+            scaled += 1  # two grouped ones, no router
+        quantized = self.format.quantized and self.compute_dtype != self.hardware.wide_dtype
+        return count + (scaled if quantized else 0)
 
     def price(self, asked: ForwardPass) -> PassCost:
         """The pass, term by term: layers, experts, LM head, attention, states, small kernels, all-reduce, launches."""
@@ -176,7 +189,7 @@ class ForwardCost:
         # What depends on contexts comes last, so that all else is one sum.
         terms = (*others.terms, self.attention_term(asked))
         if others.launch_s is not None:
-            device_s = sum(term.seconds for term in terms)
+            device_s = added([term.seconds for term in terms])
             terms = (*terms, CostTerm("launch_wait", larger(others.launch_s - device_s, 0.0), "host"))
         return PassCost(terms)
 
@@ -248,12 +261,7 @@ class ForwardCost:
 
     def matrices_s(self, rows: int, shapes: Sequence[tuple[float, float, int]]) -> Operation:
         """(n, k, how many) GEMMs one after the other."""
-        total_s, by_bound = 0.0, {}  # type: float, dict[Bound, float]
-        for n, k, count in shapes:
-            operation = gemm(rows, n, k, self.format.bytes, self.hardware, self.compute_dtype, self.row_law)
-            total_s += count * operation.seconds
-            by_bound[operation.bound] = by_bound.get(operation.bound, 0.0) + count * operation.seconds
-        return Operation(total_s, max(by_bound, key=lambda bound: by_bound[bound], default="memory"))
+        return gemms(rows, shapes, self.format.bytes, self.hardware, self.compute_dtype, self.row_law)
 
     def _small_kernels(self, rows: int) -> tuple[float, Bound]:
         moved = 4.0 * rows * self.architecture.hidden_size
@@ -356,7 +364,9 @@ class ForwardCost:
             devices = beyond.expert_devices(self.tensor_parallel_size)
             touched = busiest(touched, devices, experts.num_experts)
             rows = busiest(rows, devices)
-        return grouped_gemm(rows, touched, self.expert_parameters, self.format.bytes, self.hardware, self.compute_dtype)
+        return grouped_gemm(
+            rows, touched, self.expert_parameters, self.format.bytes, self.hardware, self.compute_dtype, self.expert_tile_rows
+        )
 
     def _state_term(self, asked: ForwardPass) -> CostTerm:
         """Linear-attention and state-space layers: a floor, the states' traffic, and rows that follow one another.

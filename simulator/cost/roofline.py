@@ -11,6 +11,7 @@ rounds is then priced at once, by the same formulas.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from simulator.cost.tape import known, larger, root_of_squares, smaller
@@ -35,7 +36,7 @@ def smooth_maximum(first: float, second: float, smoothness: float) -> float:
     >>> round(smooth_maximum(1.0, 1.0, 3.0), 3), round(smooth_maximum(1.0, 0.1, 3.0), 3)
     (1.26, 1.0)
     """
-    high, low = max(first, second), min(first, second)
+    high, low = (first, second) if first > second else (second, first)
     return float(high * (1.0 + (low / high) ** smoothness) ** (1.0 / smoothness)) if high > 0 else 0.0
 
 
@@ -48,22 +49,40 @@ def gemm(
     compute_dtype: str,
     row_law: RowLaw | None = None,
 ) -> Operation:
-    """y[m, n] = x[m, k] · W: weights and 16-bit activations move once, arithmetic on rows rounded up to a tile.
+    """y[m, n] = x[m, k] · W, as in `gemms`."""
+    return gemms(rows, ((n, k, 1),), weight_bytes_per_element, hardware, compute_dtype, row_law)
+
+
+def gemms(
+    rows: float,
+    matrices: Iterable[tuple[float, float, int]],
+    weight_bytes_per_element: float,
+    hardware: Hardware,
+    compute_dtype: str,
+    row_law: RowLaw | None = None,
+) -> Operation:
+    """y[m, n] = x[m, k] · W for each (n, k, how many): weights and 16-bit activations move once, arithmetic on rows rounded up to
+    a tile.
 
     `rows` = m. An engine's `row_law` stands for its own kernels, of which the device's row factors know nothing. Raises KeyError
     for a `compute_dtype` the device lacks.
     """
     rates = hardware.gemm_rates(compute_dtype)
-    reads = row_law.weight_reads(rows) if row_law is not None else 1.0
-    moved = reads * weight_bytes_per_element * n * k + 2.0 * rows * (n + k)
+    overhead_s, smoothness = rates.overhead_s, rates.smoothness
+    weight_bytes = (row_law.weight_reads(rows) if row_law is not None else 1.0) * weight_bytes_per_element
     tile = rates.tile_rows
     # Small batches run in small tiles, whose padding never shows behind the weight stream.
     padded = math.ceil(rows / tile) * tile if rows > tile else rows
-    memory_s = moved / rates.bandwidth_bytes_per_s
-    compute_s = 2.0 * padded * n * k / rates.flops_per_s
     factor = 1.0 if rates.row_factors is None or row_law is not None else rates.row_factors.at(rows)
-    seconds = rates.overhead_s + factor * smooth_maximum(memory_s, compute_s, rates.smoothness)
-    return Operation(seconds, _bound(rates.overhead_s, memory_s, compute_s))
+    total_s, by_bound = 0.0, {}  # type: float, dict[Bound, float]
+    for n, k, count in matrices:
+        memory_s = (weight_bytes * n * k + 2.0 * rows * (n + k)) / rates.bandwidth_bytes_per_s
+        compute_s = 2.0 * padded * n * k / rates.flops_per_s
+        seconds = count * (overhead_s + factor * smooth_maximum(memory_s, compute_s, smoothness))
+        bound = _bound(overhead_s, memory_s, compute_s)
+        total_s += seconds
+        by_bound[bound] = by_bound.get(bound, 0.0) + seconds
+    return Operation(total_s, max(by_bound, key=lambda bound: by_bound[bound], default="memory"))
 
 
 def experts_touched(num_experts: int, top_k: int, tokens: float, popularity_shape: float = math.inf) -> float:
@@ -85,17 +104,34 @@ def experts_touched(num_experts: int, top_k: int, tokens: float, popularity_shap
     return float(num_experts * (1.0 - missed))
 
 
+def padded_rows(rows: float, experts: float, tile: int) -> float:
+    """Rows that a grouped kernel computes where each of `experts` fills its own tiles with its share of `rows`: a whole tile at
+    least, and half of one empty on average beyond.
+
+    >>> padded_rows(64, 64, 16), padded_rows(6400, 64, 16), padded_rows(64, 64, 1)
+    (1024.0, 6880.0, 64.0)
+    """
+    return max(float(tile) * experts, rows + experts * (tile - 1) / 2)
+
+
 def grouped_gemm(
-    routed_rows: float, touched: float, parameters: float, weight_bytes_per_element: float, hardware: Hardware, compute_dtype: str
+    routed_rows: float,
+    touched: float,
+    parameters: float,
+    weight_bytes_per_element: float,
+    hardware: Hardware,
+    compute_dtype: str,
+    tile_rows: int = 1,
 ) -> Operation:
-    """The routed experts of one layer: sorting rows and launching, weights of the touched ones, arithmetic of all routed rows.
+    """The routed experts of one layer: sorting rows and launching, weights of the touched ones, arithmetic of all routed rows,
+    those of each expert rounded up to tiles.
 
     routed_rows: tokens × experts per token. parameters: weights of one expert on this device.
     """
     coefficients = hardware.coefficients
     bandwidth = hardware.bandwidth_bytes_per_s * coefficients.expert_bandwidth_fraction.value
     memory_s = touched * parameters * weight_bytes_per_element / bandwidth
-    compute_s = 2.0 * routed_rows * parameters / hardware.flops_per_s(compute_dtype)
+    compute_s = 2.0 * padded_rows(routed_rows, touched, tile_rows) * parameters / hardware.flops_per_s(compute_dtype)
     busy_s = smooth_maximum(memory_s, compute_s, coefficients.gemm_smoothness.value)
     overhead_s = coefficients.expert_overhead_s.value
     return Operation(overhead_s + busy_s, _bound(overhead_s, memory_s, compute_s))

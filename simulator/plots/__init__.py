@@ -1,15 +1,18 @@
-"""Figures from data already computed. Read `style` (looks and captions), then `rounds`, `traffic` and `break_even`.
+"""Figures from data already computed. Read `style` (looks and captions), then `rounds`, `traffic` and `break_even`; `inline`
+turns one into a part of a page.
 
 Each figure is `draw_…(axes, table) -> axes` on a slide of its own. Importing this package does not import matplotlib.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulator.plots.break_even import best_gamma_map, break_even_figure, chains
 from simulator.plots.break_even_length import break_even_length_figure
+from simulator.plots.inline import InlineFigure, inline
 from simulator.plots.rounds import round_figure, speedup_figure
 from simulator.plots.style import save, save_all
 from simulator.plots.traffic import latency_figure, load_figure
@@ -24,6 +27,7 @@ __all__ = [
     "break_even_figure",
     "break_even_figures",
     "break_even_length_figure",
+    "drawn_into",
     "latency_figure",
     "load_figure",
     "round_figure",
@@ -51,3 +55,12 @@ def break_even_figures(answer: BreakEven) -> Iterator[tuple[str, Figure]]:
         yield "break_even_length", break_even_length_figure(answer)
     if answer.best:
         yield "best_gamma", best_gamma_map(answer)
+
+
+def drawn_into(folder: Path, figures: Iterable[tuple[str, Figure]], alts: Mapping[str, str]) -> dict[str, InlineFigure]:
+    """Writes each figure into a folder that exists as NAME.png and NAME.svg; returns each as a part of a page. alts: by name."""
+    drawn = {}
+    for name, figure in figures:
+        save_all([(name, figure)], folder)
+        drawn[name] = inline(figure, name, alts[name])
+    return drawn

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from simulator import theory
 from simulator.acceptance import band_for
+from simulator.plots.colour import ink_on
 from simulator.plots.style import (
     ACCEPTANCE,
     LOSE_TINT,
@@ -44,7 +45,7 @@ def break_even_figure(answer: BreakEven) -> Figure:
     panels = figure.subplots(1, len(answer.contexts), sharey=True, squeeze=False)[0]
     for axes, context in zip(panels, answer.contexts, strict=True):
         draw_break_even(axes, [point for point in chains(answer) if point.context_tokens == context], gamma, top)
-        axes.set_title(f"context {context:,} tokens")
+        axes.set_title(f"at {context:,} tokens")
         if band is not None:
             _draw_acceptance(axes, band)
     if band is not None:
@@ -232,7 +233,7 @@ def draw_best_gamma(axes: Axes, best: Sequence[BestGamma]) -> Axes:
         axes.add_patch(
             Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="white", lw=2, alpha=1.0 if cell.fits else 0.3)
         )
-        ink = "white" if gamma >= 4 and cell.fits else "#262626" if cell.fits else "#8c8c8c"
+        ink = ink_on(face) if cell.fits else "#6b6b6b"
         if not cell.fits:
             axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, hatch="///", edgecolor="#B5B5B5", lw=0))
         axes.text(
@@ -256,10 +257,11 @@ def draw_best_gamma(axes: Axes, best: Sequence[BestGamma]) -> Axes:
     return axes
 
 
-def _cell_colour(gamma: int) -> str | tuple[float, ...]:
+def _cell_colour(gamma: int) -> str:
     from matplotlib import colormaps
+    from matplotlib.colors import to_hex
 
-    return LOSE_TINT if gamma == 0 else tuple(colormaps["Blues"](0.12 + 0.78 * min(gamma, 8) / 8))
+    return LOSE_TINT if gamma == 0 else to_hex(colormaps["Blues"](0.08 + 0.36 * min(gamma, 8) / 8))
 
 
 def best_gamma_title(answer: BreakEven) -> str:

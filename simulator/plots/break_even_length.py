@@ -35,7 +35,7 @@ def break_even_length_figure(answer: BreakEven) -> Figure:
     panels = figure.subplots(1, len(answer.contexts), sharey=True, squeeze=False)[0]
     for axes, context in zip(panels, answer.contexts, strict=True):
         draw_break_even_length(axes, [point for point in asked if point.context_tokens == context], yields(answer), top)
-        axes.set_title(f"context {context:,} tokens")
+        axes.set_title(f"at {context:,} tokens")
     panels[0].set_ylabel("break-even acceptance length τ* (tokens per round)")
     return figure
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from simulator.cost.roofline import gemm
 from simulator.hardware import Hardware
 from simulator.number_format import FORMATS
-from simulator.plots.style import ACCEPTANCE, INK, PLAIN, SPECULATION, WIN_TINT, new_figure, note, styled
+from simulator.plots.colour import INK
+from simulator.plots.style import ACCEPTANCE, PLAIN, SPECULATION, WIN_TINT, new_figure, note, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import theory
+from simulator.plots.colour import INK, ink_on
 from simulator.plots.style import (
-    INK,
     LOSE_INK,
     LOSE_TINT,
     PLAIN,
@@ -236,7 +236,7 @@ def draw_round(axes: Axes, comparison: Comparison) -> Axes:
             )
             label = _words(name).replace(": ", ":\n") if name.startswith("draft") else _words(name).replace(" ", "\n")
             if seconds > (0.012 + 0.0082 * max(map(len, label.split("\n")))) * widest_s:
-                ink = "white" if _is_dark(colours[name]) else INK
+                ink = ink_on(colours[name])
                 text = f"{label}\n{significant(1e3 * seconds)}"
                 axes.text(1e3 * (left + seconds / 2), row, text, ha="center", va="center", color=ink, fontsize=9.5)
             left += seconds
@@ -271,14 +271,9 @@ def _term_colours(names: Sequence[str]) -> list[str]:
     return chosen
 
 
-_BLUES = ("#084C8D", "#2E7EBB", "#6AAED6", "#A6CDE6", "#CFE1F2", "#E3EEF8")
-_ORANGES = ("#C56A00", "#E69F00", "#F5C767", "#FBE3B0")
-_GREYS = ("#6E6E6E", "#939393", "#B5B5B5", "#D3D3D3")
-
-
-def _is_dark(colour: str) -> bool:
-    red, green, blue = (int(colour[index : index + 2], 16) for index in (1, 3, 5))
-    return 0.299 * red + 0.587 * green + 0.114 * blue < 140
+_BLUES = ("#084C8D", "#2873AC", "#82BADC", "#A6CDE6", "#CFE1F2", "#E3EEF8")
+_ORANGES = ("#A85600", "#E8A20C", "#F5C767", "#FBE3B0")
+_GREYS = ("#6E6E6E", "#B0B0B0", "#C8C8C8", "#DADADA")
 
 
 def round_title(comparison: Comparison) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from simulator.plots.colour import INK, readable
 from simulator.plots.words import acceptance_source, provenance, short_name, source_counts, speculation_name
 from simulator.scenario import Scenario
 from simulator.whole_file import whole_file
@@ -33,7 +35,6 @@ WIN_TINT = "#DCEBF7"
 LOSE_TINT = "#FBE9D0"
 LOSE_INK = "#9A6700"
 NOT_POSSIBLE = "#D9D9D9"
-INK = "#262626"
 
 RC: Any = {
     "font.size": 11,
@@ -83,6 +84,7 @@ def new_figure(title: str, caption: str) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE_INCHES, layout="constrained", facecolor="white")
+    figure.set_label(caption)  # unwrapped, for pages that set it in their own type
     figure.suptitle(_wrapped(title), x=0.012, ha="left", fontsize=15, fontweight="bold")
     lines = [part for paragraph in caption.split("\n") for part in textwrap.wrap(paragraph, CAPTION_COLUMNS)]
     figure.supxlabel("\n".join(lines), x=0.012, ha="left", fontsize=7.6, color="#595959")
@@ -125,12 +127,23 @@ def save(figure: Figure, path: str | Path) -> None:
 
 
 def save_all(figures: Iterable[tuple[str, Figure]], folder: Path) -> tuple[str, ...]:
-    """Writes each figure as NAME.png into a folder that exists; returns the names."""
+    """Writes each figure as NAME.png and NAME.svg into a folder that exists; returns the names."""
     names = []
     for name, figure in figures:
         save(figure, folder / f"{name}.png")
+        (folder / f"{name}.svg").write_text(svg_text(figure, name), encoding="utf-8", newline="\n")
         names.append(name)
     return tuple(names)
+
+
+def svg_text(figure: Figure, name: str) -> str:
+    """The figure as an SVG document whose ids follow from `name`. Same figure, same bytes."""
+    from matplotlib import rc_context
+
+    text = StringIO()
+    with rc_context({**RC, "svg.hashsalt": name}):
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    return text.getvalue()
 
 
 def plain_numbers(axis: Axis, ticks: Sequence[float] | None = None) -> None:
@@ -145,15 +158,19 @@ def plain_numbers(axis: Axis, ticks: Sequence[float] | None = None) -> None:
 
 
 def ordered_colours(count: int) -> list[tuple[float, ...]]:
-    """`count` colours from dark to light, in perceptual order."""
+    """`count` colours from dark to light, in perceptual order; the lightest is still clear of a white ground."""
     from matplotlib import colormaps
 
-    return [tuple(colormaps["viridis"](0.82 * index / max(count - 1, 1))) for index in range(count)]
+    return [tuple(colormaps["viridis"](0.62 * index / max(count - 1, 1))) for index in range(count)]
 
 
 def note(axes: Axes, x: float, y: float, text: str, offset: tuple[float, float] = (0, 0), **settings: Any) -> None:
-    """Text at a point of the data, moved by `offset` (points of type), on a light ground that keeps lines from crossing it."""
+    """Text at a point of the data, moved by `offset` (points of type), on a light ground that keeps lines from crossing it; a
+    `color` that could not be read is darkened."""
+    from matplotlib.colors import to_hex
+
     ground = {"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 0.8}
+    settings["color"] = readable(to_hex(settings.get("color", INK)))
     axes.annotate(text, (x, y), offset, textcoords="offset points", **{"fontsize": 10, "bbox": ground, **settings})
 
 

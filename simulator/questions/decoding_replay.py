@@ -6,7 +6,7 @@ loop with KV caches runs for it:
     prefill         the target over the prompts; yields the first token of each
     draft prefill   the draft's first pass, over prompt and first token, where it has a cache of its own
     catch-up        a first pass of a round over two tokens, after a round whose drafts were all accepted
-    draft           any other draft pass, or a search of the text
+    draft           any other draft pass, also of a head, or a search of the text
     verify          the target over the last token and the drafts; `decode` where nothing is ever drafted
     sampling        choosing and accepting tokens, and taking rejected ones back from the caches
 
@@ -28,8 +28,9 @@ from simulator.serving import BatchingRules, ServingResult, serve
 from simulator.workload import Request
 
 # search: looks its own text up. own_cache: a model that must see the prompt and every accepted token itself. shared_cache: some
-# of the target's first layers, which read the target's cache.
-Drafting = Literal["search", "own_cache", "shared_cache"]
+# of the target's first layers, which read the target's cache. heads: all drafts from the target's last state at once. recurrence:
+# a head with a cache of its own, fed each round with the target's states of the tokens just emitted.
+Drafting = Literal["search", "own_cache", "shared_cache", "heads", "recurrence"]
 TERMS = ("prefill", "decode", "draft prefill", "catch-up", "draft", "verify", "sampling")
 # What a request pays once; the rest is paid by round or step.
 ONCE = ("prefill", "draft prefill")
@@ -187,6 +188,10 @@ class _LoopPricer:
         context = self._target_context(decode)
         if self.decoding.drafting == "search":
             self._search(sequences)
+        elif self.decoding.drafting == "heads":
+            self._heads(sequences, max(drafts for _, drafts in decode))
+        elif self.decoding.drafting == "recurrence":
+            self._recurrence(sequences, [held for held, _ in decode])
         else:
             self._draft(sequences, [held + 1 for held, _ in decode], context)
         width = 1 + max(drafts for _, drafts in decode)
@@ -208,6 +213,30 @@ class _LoopPricer:
             if wanted or self.batched:
                 asked = DecodingPass(self.decoding.drafter, 1, False, self.decoding.gamma, 0)
                 self._terms.append(("draft", self._count(asked, 0).forward_s))
+
+    def _heads(self, sequences: Sequence[tuple[_Path, int]], drafts: int) -> None:
+        if drafts:
+            self._pass("draft", self.decoding.drafter, len(sequences), 1, drafts, 0)
+
+    def _recurrence(self, sequences: Sequence[tuple[_Path, int]], states: list[int]) -> None:
+        """A first pass over the states the target has left since the last round; what drafts leave is cut with the round."""
+        passes = max(wanted for _, wanted in sequences)
+        if not passes:
+            return
+        rows = max(s - path.draft_holds for (path, wanted), s in zip(sequences, states, strict=True) if wanted)
+        context = self._draft_slots if self.batched else sequences[0][0].draft_holds
+        for step in range(passes):
+            prompt = step == 0 and not self._drafted_before
+            self._pass(
+                "draft prefill" if prompt else "draft", self.decoding.drafter, len(sequences), 1 if step else rows, 1,
+                0 if prompt else context, cropped=step == passes - 1, prompt=prompt,
+            )  # fmt: skip
+            context += 1 if step else rows
+        self._drafted_before = True
+        self._draft_slots += rows
+        for (path, wanted), s in zip(sequences, states, strict=True):
+            if wanted:
+                path.draft_holds = s
 
     def _draft(self, sequences: Sequence[tuple[_Path, int]], texts: list[int], target_context: int) -> None:
         """As many passes as the longest proposal; every sequence still in the batch takes part in each."""

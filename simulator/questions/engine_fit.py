@@ -47,6 +47,7 @@ class Constant:
 BY_HAND = ("D5", "C13")
 UNFITTED = (*BY_HAND, "D9", "C61", "C65", "C68")
 SERVED = ("sglang", "sglang_2025", "vllm", "vllm_2025", "trtllm", "generic")
+EAGER_PROMPTS = ("sglang", "sglang_2025", "trtllm", "generic")
 CONSTANTS = (
     Constant("expert_bandwidth_fraction", (), 0.9, 0.05),
     Constant("expert_overhead_s", (), 15e-6, 0.4),
@@ -56,7 +57,7 @@ CONSTANTS = (
     Constant("state_row_s", (), 2e-6, 0.6),
     Constant("state_rollback_s", SERVED, 50e-6, 1.0),
     Constant("prompt_overhead_s", SERVED, 30e-3, 0.7),
-    Constant("launch_per_layer_s", SERVED, 0.36e-3, 0.4),
+    Constant("launch_per_layer_s", EAGER_PROMPTS, 0.36e-3, 0.4),
     Constant("round_overhead_s", ("sglang",), 0.4e-3, 0.7),
     Constant("round_overhead_s", ("vllm",), 0.3e-3, 0.7),
     Constant("round_overhead_s", ("vllm_2025",), 0.6e-3, 0.7),

@@ -1,11 +1,12 @@
-"""Results as text, data and files. Read `verdict` (in words), `variants`, `tables`, `summary` (JSON, CSV), `markdown`,
-`timeline`, `files`.
+"""Results as text, data and files. Read `verdict` (in words), `variants`, `tables`, `summary` (JSON, CSV), `page`
+(what a report says), `run_page`, `markdown` and `html` (how it is written), `timeline`, `files`.
 
 Importing this package imports neither matplotlib nor pyarrow; both load when files are written.
 """
 
 from simulator.plots.words import interval, milliseconds, significant, times
 from simulator.reports.acceptance_trace import trace_json, trace_sentence, trace_tables
+from simulator.reports.break_even_page import break_even_page
 from simulator.reports.capacity import (
     capacity_csv,
     capacity_doubts,
@@ -18,10 +19,12 @@ from simulator.reports.capacity import (
 from simulator.reports.explanation import doubt_table, explanation_sentences, explanation_summary, explanation_table
 from simulator.reports.exports import exported
 from simulator.reports.files import prepare_directory, to_json, write_break_even, write_run
+from simulator.reports.html import html
 from simulator.reports.imports import HEADER as IMPORT_HEADER
 from simulator.reports.imports import import_rows, import_sentence, import_summary, settings_rows, write_import
 from simulator.reports.known import known
-from simulator.reports.markdown import break_even_markdown, run_markdown
+from simulator.reports.markdown import markdown
+from simulator.reports.run_page import run_page
 from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_summary, sensitivity_table
 from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary, measured_sentence, settings_of_check
 from simulator.reports.server_fit import CONSTANTS_HEADER as FIT_CONSTANTS_HEADER
@@ -48,7 +51,7 @@ __all__ = [
     "IMPORT_HEADER",
     "answer",
     "break_even_csv",
-    "break_even_markdown",
+    "break_even_page",
     "break_even_sentence",
     "break_even_summary",
     "break_even_tables",
@@ -72,17 +75,19 @@ __all__ = [
     "fitted_constant_rows",
     "fitted_run_rows",
     "headline",
+    "html",
     "import_rows",
     "import_sentence",
     "import_summary",
     "interval",
     "known",
+    "markdown",
     "measured_sentence",
     "milliseconds",
     "prediction_rows",
     "prediction_sentence",
     "prepare_directory",
-    "run_markdown",
+    "run_page",
     "run_summary",
     "run_table",
     "sensitivity_sentences",

@@ -25,8 +25,8 @@ def capacity_sentences(answer: CapacityAnswer) -> tuple[str, ...]:
     limited = best.sustained.limited_by if best.sustained is not None else ""
     within = _level(answer)
     method = (
-        f"{answer.repetitions} repetition{'s' if answer.repetitions > 1 else ''} of {answer.requests:,} requests at each rate, the same requests for every variant; "
-        "warm-up left out; 80 % intervals by batch means."
+        f"{answer.repetitions} repetition{'s' if answer.repetitions > 1 else ''} of {answer.requests:,} requests at each rate, "
+        "the same requests for every variant; warm-up left out; 80 % intervals by batch means."
     )
     return (*found, f"Limited by {limited}{within}.", method)
 

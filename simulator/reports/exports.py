@@ -12,14 +12,18 @@ from simulator.spec import Problem, SpecError, nearest
 
 def setting_of(scenario: Scenario, gamma: int | None = None) -> Setting:
     """What the scenario sets: the chain of γ, or its only shape where left out. Raises `SpecError` where γ is none of its own."""
-    speculation = scenario.file.speculation
-    assert speculation is not None
-    shapes = speculation.shapes if gamma is None else [shape for shape in speculation.shapes if shape == Tree.chain(gamma)]
+    own = scenario.shapes
+    shapes = own if gamma is None else [shape for shape in own if shape == Tree.chain(gamma)]
     if len(shapes) != 1:
-        known = ", ".join(shape.name for shape in speculation.shapes)
+        known = ", ".join(shape.name for shape in own)
         must = f"must be one that the scenario compares: {known}" if gamma is not None else f"must be given: it compares {known}"
         raise SpecError([Problem("--gamma", "", must, "" if gamma is None else str(gamma))])
-    deployment, shape = scenario.deployment, shapes[0]
+    return _setting(scenario, shapes[0])
+
+
+def _setting(scenario: Scenario, shape: Tree) -> Setting:
+    speculation, deployment = scenario.file.speculation, scenario.deployment
+    assert speculation is not None
     return Setting(
         method=speculation.method,
         num_speculative_tokens=shape.depth,
@@ -31,9 +35,27 @@ def setting_of(scenario: Scenario, gamma: int | None = None) -> Setting:
     )
 
 
+def engine_snippets(scenario: Scenario, shape: Tree) -> tuple[tuple[Snippet, ...], str]:
+    """(snippets of the scenario's own engine, or where it has no writer of every engine that can do it; why there are none)."""
+    own = _engine_of(scenario)
+    found: list[Snippet] = []
+    reasons = []
+    for name in (own,) if own in ENGINES else ENGINES:
+        try:
+            found += snippets(name, _setting(scenario, shape))
+        except NotExpressibleError as reason:
+            reasons.append(str(reason))
+    return tuple(found), "" if found else "; ".join(reasons)
+
+
+def _engine_of(scenario: Scenario) -> str:
+    """The engine without the version of its profile."""
+    return Path(scenario.file.engine).stem.partition("_")[0]
+
+
 def exported(scenario: Scenario, engine: str | None = None, gamma: int | None = None) -> tuple[Snippet, ...]:
     """The snippets for an engine, the scenario's own where left out. Raises `SpecError` where it cannot do what is asked."""
-    name = engine or Path(scenario.file.engine).stem.partition("_")[0]
+    name = engine or _engine_of(scenario)
     if name not in ENGINES:
         where = "--engine"
         raise SpecError([Problem(where, "", f"must be one of {', '.join(ENGINES)}", repr(name), nearest(name, ENGINES))])

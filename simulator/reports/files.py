@@ -1,4 +1,4 @@
-"""A run as a folder: report.md, summary.json, records.parquet, break_even.csv and figures; each file whole or not there."""
+"""An answer as a folder: report.html, the same as Markdown and JSON, tables and figures; each file whole or not there."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from simulator.plots import break_even_figures, run_figures, save_all
+from simulator.plots import break_even_figures, drawn_into, run_figures
 from simulator.questions.break_even import BreakEven, break_even
-from simulator.reports.markdown import break_even_markdown, run_markdown
+from simulator.reports.break_even_page import break_even_page
+from simulator.reports.html import html
+from simulator.reports.markdown import markdown
+from simulator.reports.page import Figure as PageFigure
+from simulator.reports.page import Page
+from simulator.reports.run_page import run_page
 from simulator.reports.summary import break_even_csv, break_even_summary, run_summary
 from simulator.serving import RequestRecord
 from simulator.simulation import SimulationResult
 from simulator.spec import Problem, SpecError
 
+# (name, drawn figure), lazily: one is open at a time.
+Figures = Iterable[tuple[str, Any]]
 FLAG = "--out"
 
 
@@ -31,7 +38,7 @@ def write_run(result: SimulationResult, directory: str | Path) -> tuple[Path, ..
 
     def fill(folder: Path) -> None:
         figures = chain(run_figures(result), () if answer is None else break_even_figures(answer))
-        write_text(folder / "report.md", run_markdown(result, _draw(folder, figures)))
+        write_page(folder, run_page(result), figures)
         write_text(folder / "summary.json", to_json(run_summary(result)))
         _write_records(folder / "records.parquet", result)
         if answer is not None and answer.points:
@@ -41,10 +48,10 @@ def write_run(result: SimulationResult, directory: str | Path) -> tuple[Path, ..
 
 
 def write_break_even(answer: BreakEven, directory: str | Path) -> tuple[Path, ...]:
-    """The answer to the break-even question as break_even.md, .csv, .json and figures; otherwise as `write_run`."""
+    """The answer to the break-even question as a page, break_even.json, .csv and figures; otherwise as `write_run`."""
 
     def fill(folder: Path) -> None:
-        write_text(folder / "break_even.md", break_even_markdown(answer, _draw(folder, break_even_figures(answer))))
+        write_page(folder, break_even_page(answer), break_even_figures(answer))
         write_text(folder / "break_even.json", to_json(break_even_summary(answer)))
         write_text(folder / "break_even.csv", break_even_csv(answer))
 
@@ -56,10 +63,13 @@ def to_json(data: dict[str, Any]) -> str:
     return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _draw(folder: Path, figures: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """Draws each figure; name → file relative to the report."""
+def write_page(folder: Path, page: Page, figures: Figures) -> None:
+    """report.html and report.md, and each figure under figures/ as NAME.png and NAME.svg."""
     (folder / "figures").mkdir()
-    return {name: f"figures/{name}.png" for name in save_all(figures, folder / "figures")}
+    alts = {block.name: block.alt for section in page.sections for block in section.blocks if isinstance(block, PageFigure)}
+    drawn = drawn_into(folder / "figures", figures, alts)
+    write_text(folder / "report.html", html(page, drawn))
+    write_text(folder / "report.md", markdown(page, {name: f"figures/{name}.png" for name in drawn}))
 
 
 def prepare_directory(directory: str | Path) -> Path:

@@ -28,24 +28,32 @@ def break_even_tables(answer: BreakEven) -> Iterator[tuple[str, list[str], list[
 
 def break_even_sentence(answer: BreakEven) -> str:
     """Up to which batch the scenario's acceptance wins at its own context, for the best γ of those asked for."""
-    asked = answer.scenario.shapes
-    rows: dict[Tree, list[BreakEvenPoint]] = {}
-    for point in answer.points:
-        own = point.context_tokens == answer.own_context and point.fits and point.speedup is not None
-        if own and point.shape in asked:
-            rows.setdefault(point.shape, []).append(point)
-    if not rows:
+    shape, row = rows_asked_for(answer)
+    if shape is None:
         return "No acceptance is stated: speculation wins where the acceptance is above the numbers below."
-    shape = max(rows, key=lambda each: max(point.speedup or 0.0 for point in rows[each]))
-    sure = [point.batch for point in rows[shape] if (point.speedup_low or 0.0) > 1]
-    likely = [point.batch for point in rows[shape] if (point.speedup or 0.0) > 1]
+    sure = [point.batch for point in row if (point.speedup_low or 0.0) > 1]
+    likely = [point.batch for point in row if (point.speedup or 0.0) > 1]
     where = f"at the workload's mean context of {answer.own_context:,} tokens, {shape.name}"
     if not likely:
         return f"Speculation loses at every batch that fits, {where}."
-    last = rows[shape][-1].batch
+    last = row[-1].batch
     reach = f"up to batch {max(likely)}" + (", the largest that fits" if max(likely) == last else "")
     certain = f" (certain up to {max(sure)})" if sure and max(sure) != max(likely) else "" if sure else " (nowhere certain)"
     return f"Speculation wins {reach}{certain}, {where}, batches tried in powers of two."
+
+
+def rows_asked_for(answer: BreakEven) -> tuple[Tree | None, list[BreakEvenPoint]]:
+    """Of the shapes that the scenario compares the one with the largest speedup at its own context, and its points that fit;
+    (None, []) where acceptance is left open."""
+    rows: dict[Tree, list[BreakEvenPoint]] = {}
+    for point in answer.points:
+        own = point.context_tokens == answer.own_context and point.fits and point.speedup is not None
+        if own and point.shape in answer.scenario.shapes:
+            rows.setdefault(point.shape, []).append(point)
+    if not rows:
+        return None, []
+    shape = max(rows, key=lambda each: max(point.speedup or 0.0 for point in rows[each]))
+    return shape, rows[shape]
 
 
 def _context_rows(answer: BreakEven, context: int) -> list[list[str]]:

@@ -18,17 +18,17 @@ RATES = ("goodput", "output rate per user")
 
 def answer(result: SimulationResult) -> Answer:
     """The verdict of the whole run: `depends` where acceptance is open and the ends of its measured band disagree."""
-    verdicts = {other.verdict for other in _ends(result)}
+    verdicts = {other.verdict for other in ends(result)}
     chosen = subject(result)
     return "depends" if len(verdicts) > 1 else "none" if chosen is None else chosen.verdict
 
 
 def subject(result: SimulationResult) -> Comparison | None:
     """What the verdict is about: the best variant; of one with open acceptance the end of the band that gains less."""
-    return min(_ends(result), key=lambda other: other.gain.value, default=result.best)
+    return min(ends(result), key=lambda other: other.gain.value, default=result.best)
 
 
-def _ends(result: SimulationResult) -> tuple[Comparison, ...]:
+def ends(result: SimulationResult) -> tuple[Comparison, ...]:
     """Where acceptance is open, both ends of the measured band of the best γ or tree; otherwise none."""
     best = result.best
     if best is None or result.scenario.file.acceptance is not None:
@@ -38,15 +38,15 @@ def _ends(result: SimulationResult) -> tuple[Comparison, ...]:
 
 def headline(result: SimulationResult) -> tuple[str, ...]:
     """The verdict of the whole run as sentences, the answer first."""
-    chosen, ends = subject(result), _ends(result)
+    chosen, both = subject(result), ends(result)
     if chosen is None:
         return ("No speculation is asked for: the run shows the workload without it.",)
     if answer(result) == "depends":
-        sides = "; ".join(f"at τ = {significant(other.mean_acceptance_length)} {_changed(other)}" for other in ends)
+        sides = "; ".join(f"at τ = {significant(other.mean_acceptance_length)} {_changed(other)}" for other in both)
         rest = f"What follows is for τ = {significant(chosen.mean_acceptance_length)}."
         return (f"It depends on acceptance, which the scenario leaves open: {sides}.", rest, *_reasons(chosen))
     first = _outcome(chosen, result)
-    first = f"At either end of the measured acceptance: {first}" if ends else first
+    first = f"At either end of the measured acceptance: {first}" if both else first
     return (first, *_tie(chosen, result), *_reasons(chosen), *_worse(chosen))
 
 

@@ -35,8 +35,8 @@ class StepPricer(Protocol):
         """
 
 
-class _WithSwap(NamedTuple):
-    """The price of a step that also moves blocks to the host or back, before it begins."""
+class PricedStep(NamedTuple):
+    """The price of a step that is put together here."""
 
     seconds: float
     terms: tuple[tuple[str, float], ...]
@@ -59,7 +59,7 @@ class Replica:
         self.env, self.rules, self.pricer, self.paths = env, rules, pricer, paths
         self.scheduler = Scheduler(rules, num_speculative_tokens)
         self.records = RequestRecords()
-        self.steps = StepRecords()
+        self._steps = StepRecords()
         self.request_done: Callable[[int], None] = lambda _: None
         self.arrived: Callable[[SequenceState], None] = lambda _: None
         self._start()
@@ -69,9 +69,14 @@ class Replica:
         self._arrival = self.env.event()
         self.env.process(self._serve())
 
+    @property
+    def steps(self) -> StepRecords:
+        """Every step so far."""
+        return self._steps
+
     def statistics(self) -> EngineStatistics:
         """How many events the run took."""
-        return EngineStatistics(len(self.steps), len(self.steps), len(self.steps))
+        return EngineStatistics(len(self._steps), len(self._steps), len(self._steps))
 
     def submit(self, request: Request) -> bool:
         """Queues a request that arrives now; False if it can never be served, which is recorded."""
@@ -113,7 +118,7 @@ class Replica:
             yield self.env.timeout(cost.seconds)
             accepted = accept(plan)
             emitted = self._commit(plan, accepted, start_s)
-            self.steps.append(step_record(plan, start_s, cost.seconds, sum(accepted), emitted), cost.terms)
+            self._steps.append(step_record(plan, start_s, cost.seconds, sum(accepted), emitted), cost.terms)
 
     def _plan(self) -> StepPlan | None:
         """The next step, without those that were given up."""
@@ -127,7 +132,7 @@ class Replica:
         if not plan.moved_blocks:
             return cost
         swap_s = plan.moved_blocks * self.rules.host_block_s
-        return _WithSwap(cost.seconds + swap_s, (*cost.terms, ("swap", swap_s)))
+        return PricedStep(cost.seconds + swap_s, (*cost.terms, ("swap", swap_s)))
 
     def _commit(self, plan: StepPlan, accepted: list[int], start_s: float) -> int:
         """Moves every sequence of the step on, and lets the finished ones go. Returns the tokens emitted."""

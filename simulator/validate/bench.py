@@ -48,6 +48,11 @@ class Way:
     prompts: tuple[TracedPrompt, ...]
     acceptance_rate: float = 0.0
 
+    def one_draft_pass(self, sequences: int, masked: bool) -> DecodingPass:
+        """What the independent-α formula takes drafting to be made of: a pass for each draft, or of all heads."""
+        drafts = self.decoding.gamma if self.decoding.drafting == "heads" else 1
+        return DecodingPass(self.decoding.drafter, sequences, masked, 1, drafts)
+
 
 @dataclass
 class Run:
@@ -128,7 +133,7 @@ class Bench:
                 sequences = len(self.ids) if masked else 1
                 found.append(DecodingPass(TARGET, sequences, masked, width, width))
                 if way.decoding.drafting != "search":
-                    found.append(DecodingPass(way.decoding.drafter, sequences, masked, 1, 1))
+                    found.append(way.one_draft_pass(sequences, masked))
         return found
 
     # ------------------------------------------------------------------------------------------------------- prediction
@@ -235,8 +240,10 @@ class Bench:
 
 
 def _decoding(pair: Pair, drafter: Drafter, gamma: int) -> Decoding:
-    from calibration.decoding import LayerSkipDrafter, ModelDrafter
+    from calibration.decoding import HeadDrafter, LayerSkipDrafter, MedusaHeads, ModelDrafter
 
+    if isinstance(drafter, HeadDrafter):
+        return Decoding(gamma, "heads" if isinstance(drafter.head, MedusaHeads) else "recurrence", drafter.name)
     if not isinstance(drafter, ModelDrafter):
         return Decoding(gamma, "search", drafter.name)
     shared = isinstance(drafter, LayerSkipDrafter) and drafter.share_cache

@@ -62,8 +62,9 @@ def _independent(bench: Bench, way: Way, batched: bool, plain: DecodingTime, tok
         draft_s = together * bench.pass_s(DecodingPass(decoding.drafter, 1, False, decoding.gamma, 0))
         drafts_s, cost_coefficient = draft_s, draft_s / plain.step_s / decoding.gamma
     else:
-        draft_s = bench.pass_s(DecodingPass(decoding.drafter, together, batched, 1, 1))
-        drafts_s, cost_coefficient = decoding.gamma * draft_s, draft_s / plain.step_s
+        draft_s = bench.pass_s(way.one_draft_pass(together, batched))
+        drafts_s = draft_s if decoding.drafting == "heads" else decoding.gamma * draft_s
+        cost_coefficient = drafts_s / decoding.gamma / plain.step_s
     width = decoding.gamma + 1
     verify_s = bench.pass_s(DecodingPass(TARGET, together, batched, width, width))
     total_s = plain.terms["prefill"] + tokens / together / tau * (drafts_s + verify_s)

@@ -1,0 +1,169 @@
+"""A run as a page: the verdict, what to set, the numbers, why, where it turns, the load, the sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+import yaml
+
+from simulator.cost.uncertainty import Estimate
+from simulator.plots.words import interval, is_known, milliseconds, short_name, significant, speculation_name, times
+from simulator.reports.exports import engine_snippets
+from simulator.reports.page import Block, Bullets, Code, Fact, Figure, Page, Section, Table, Text, Tone, Verdict
+from simulator.reports.sources import closing_sections, ending
+from simulator.reports.variants import run_table
+from simulator.reports.verdict import RATES, Answer, answer, ends, gets_worse, headline, subject
+from simulator.scenario import Scenario
+from simulator.simulation import Comparison, SimulationResult
+
+OUTCOMES: Mapping[Answer, tuple[str, Tone]] = {
+    "win": ("speculation wins", "good"),
+    "lose": ("speculation loses", "bad"),
+    "close": ("too close to call", "unsure"),
+    "depends": ("it depends on acceptance", "unsure"),
+    "none": ("no speculation", "neutral"),
+}
+SPEEDUP = Figure("speedup", "Decode speedup against mean acceptance length, with the break-even R and the simulated run marked")
+ROUND = Figure("round", "Milliseconds of one plain step beside one speculative round, by part")
+LATENCY = Figure("latency", "Distributions of time per output token and of end-to-end latency, with and without speculation")
+LOAD = Figure("load", "Running sequences, waiting requests and KV cache use over simulated time")
+BREAK_EVEN = Figure(
+    "break_even", "Break-even acceptance rate against batch, for each number of speculative tokens and each context"
+)
+BREAK_EVEN_LENGTH = Figure(
+    "break_even_length", "Break-even acceptance length against batch, for each tree and chain of the scenario and each context"
+)
+BEST_GAMMA = Figure("best_gamma", "Best number of speculative tokens over batch and context")
+
+
+def run_page(result: SimulationResult) -> Page:
+    """The report of a run."""
+    scenario, chosen = result.scenario, subject(result)
+    outcome, tone = OUTCOMES[answer(result)]
+    verdict = Verdict(outcome, tone, headline(result)) if chosen is None else _verdict(result, chosen)
+    sections = [Section("Numbers", (Table.of(*run_table(result)), Text(_reading(result))))]
+    if chosen is not None:
+        sections.insert(0, Section("Settings to use", tuple(_settings(result, chosen))))
+        sections += [
+            Section("Why", (Bullets(tuple(_reasons(chosen))), ROUND, SPEEDUP)),
+            Section("Where it turns", (BREAK_EVEN, BREAK_EVEN_LENGTH, BEST_GAMMA)),
+        ]
+    sections += [Section("Under load", (LATENCY, LOAD)), *closing_sections(scenario, result.warnings)]
+    return Page("run", f"{scenario.name}: {outcome}", _asked(result), verdict, tuple(sections), ending(scenario))
+
+
+def _verdict(result: SimulationResult, chosen: Comparison) -> Verdict:
+    outcome, tone = OUTCOMES[answer(result)]
+    number, number_is, gain = _number(result, chosen)
+    return Verdict(outcome, tone, headline(result), number, number_is, gain, tuple(_facts(chosen)), advice(result, chosen))
+
+
+def _number(result: SimulationResult, chosen: Comparison) -> tuple[str, str, Estimate | None]:
+    """(the gain in large type, what it is, the interval to draw); of open acceptance from one end of the band to the other."""
+    how = f"with {speculation_name(result.scenario)}, {chosen.variant.shape.name}"
+    if answer(result) == "depends":
+        low, *_, high = sorted((end.gain for end in ends(result)), key=lambda gain: gain.value)
+        return (
+            f"{times(low.value)} to {times(high.value)}",
+            f"gain in {chosen.metric} {how}, by acceptance",
+            Estimate(low.value, low.low, high.high),
+        )
+    gain, known = chosen.gain, chosen.gain if is_known(chosen.gain) else None
+    if chosen.metric in RATES:
+        return times(gain.value), f"the {chosen.metric} of no speculation, {how}", known
+    shown, way = (gain.value, "shorter") if gain.value >= 1 else (1 / gain.value, "longer")
+    return times(shown), f"{way} {chosen.metric} {how}", known
+
+
+def _facts(chosen: Comparison) -> Iterator[Fact]:
+    tau, r = chosen.mean_acceptance_length, chosen.r
+    yield Fact(significant(tau), "tokens per round, τ", f"it breaks even at R = {significant(r.value)} ({interval(r)})")
+    if chosen.break_even_acceptance_rate is not None:
+        yield Fact(f"{chosen.break_even_acceptance_rate:.2f}", "break-even acceptance rate, α*", f"at batch {chosen.batch}")
+    yield Fact(times(chosen.e2e.value), "end-to-end latency", f"{interval(chosen.e2e)}, above 1 is shorter")
+    yield Fact(times(chosen.capacity.value), "capacity when saturated", interval(chosen.capacity))
+
+
+def _asked(result: SimulationResult) -> str:
+    scenario = result.scenario
+    deployment, workload = scenario.deployment, scenario.file.workload
+    count = deployment.devices
+    devices = f"{count} × " if count > 1 else ""
+    lengths = f"lengths of {workload.requests.trace}" if workload.requests else "lengths stated in the scenario"
+    drafts = f" and {speculation_name(scenario)}" if deployment.speculative else ""
+    return (
+        f"{len(result.requests):,} requests ({workload.arrivals.process} arrivals, {lengths}) for "
+        f"{short_name(deployment.target.name)}{drafts} on {devices}{deployment.hardware.name} under {deployment.engine.name}. "
+        "Every variant serves the same requests with the same randomness."
+    )
+
+
+def _reading(result: SimulationResult) -> str:
+    summary = result.plain.summary
+    text = (
+        "Gains above 1× are improvements; intervals hold 80 %. Capacity: requests per second finished when all wait at once. "
+        f"{summary.note}"
+    )
+    rejected = ", ".join(f"{count:,} {reason}" for reason, count in summary.rejected.items())
+    return text + (f" Rejected on arrival: {rejected}." if rejected else "")
+
+
+def _reasons(comparison: Comparison) -> list[str]:
+    cost = comparison.round
+    parts = (
+        f"at batch {comparison.batch} and context {comparison.context:,.0f} a plain step takes {milliseconds(cost.plain_step_s)}",
+        f"one round {milliseconds(cost.round_s)}",
+        f"{milliseconds(cost.draft_s)} of it drafting",
+        f"verification is {times(cost.verification_cost_ratio)} a plain step",
+    )
+    return [*comparison.causes, ", ".join(parts), f"most of a round is bound by {cost.bound}"]
+
+
+def advice(result: SimulationResult, chosen: Comparison) -> str:
+    """What to do, in a sentence."""
+    found, worse = answer(result), " and ".join(gets_worse(chosen))
+    if found == "depends":
+        least = significant(chosen.r.value)
+        return f"Measure acceptance on this traffic first: decoding gains from τ = {least} tokens per round."
+    if found == "lose":
+        return "Leave speculation off for this workload."
+    if found == "close" and worse:
+        return f"Leave speculation off: the gain in {chosen.metric} is not certain, and {worse} certainly gets worse."
+    on = f"Turn it on: {speculation_name(result.scenario)} with {chosen.variant.shape.name}."
+    if worse:
+        return f"{on} Mind that {worse} gets worse."
+    return on if found == "win" else "No gain is certain; the settings below are those with the largest one."
+
+
+def _settings(result: SimulationResult, chosen: Comparison) -> Iterator[Block]:
+    """What to write into the engine's configuration, where speculation gains."""
+    said = advice(result, chosen)
+    if said.startswith(("Leave", "Measure")):
+        yield Text(said)
+        return
+    snippets, reason = engine_snippets(result.scenario, chosen.variant.shape)
+    for snippet in snippets:
+        where = f"in `{snippet.file}`" if snippet.file else "on the command line"
+        yield Code(snippet.text, f"For {snippet.engine}, {where}:", "sh" if not snippet.file else "")
+        if snippet.notes:
+            yield Text(f"Mind: {'; '.join(snippet.notes)}.")
+    if reason:
+        yield Text(f"This engine has no setting for it: {reason}.")
+    yield Code(_settings_yaml(result.scenario, chosen), "The same as a scenario states it, with every default filled in:", "yaml")
+
+
+def _settings_yaml(scenario: Scenario, chosen: Comparison) -> str:
+    """In vLLM's spelling."""
+    speculation, drafter = scenario.file.speculation, scenario.deployment.drafter
+    values: dict[str, object] = {"method": scenario.deployment.method}
+    if drafter is not None:
+        values["drafter"] = drafter.name
+    if speculation is not None and speculation.by_batch is not None:
+        values["by_batch"] = [list(entry) for entry in speculation.by_batch]
+    elif chosen.variant.shape.is_chain:
+        values["num_speculative_tokens"] = chosen.variant.gamma
+    else:
+        shape = chosen.variant.shape
+        values["tree"] = {"steps": shape.steps, "topk": shape.width, "draft_tokens": shape.nodes}
+    return str(yaml.safe_dump({"speculation": values, "limits": asdict(scenario.limits)}, sort_keys=False, allow_unicode=True))
