@@ -54,6 +54,8 @@ def bench(values: Mapping[str, Any], where: str) -> ObservedRun:
         ("max_concurrency", "max_concurrency"), ("concurrency", "concurrency_mean"),
     ):  # fmt: skip
         found.number(values, key, ours)
+    if isinstance(values.get("dataset_name"), str):
+        found.readings["dataset"] = Reading(values["dataset_name"], "dataset_name", where)
     rate = values.get("request_rate")
     if isinstance(rate, (int, float)) and not isinstance(rate, bool) and math.isfinite(rate):
         found.number(values, "request_rate", "request_rate_per_s")
