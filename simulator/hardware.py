@@ -195,6 +195,8 @@ class HardwareProfile(Spec):
 
     kind `unified`: a GPU that shares memory with its CPU; `accelerator`: few large cores that run a compiled program.
     memory_bytes_options: other capacities it is sold with; a name that ends in one of them ("M3 Ultra 96GB") means it.
+    host_link_bandwidth_bytes_per_s: between its memory and the host's, one direction, as reached; a default by generation
+    (`Hardware.host_link`) where left out.
     link_bandwidth_bytes_per_s: to the other devices, one direction, all links together. inter_node_*: to devices of other nodes,
     one direction and per device, and of one exchange; all_to_all_latency_s: of one expert dispatch or combine; all three take the
     default of `INTER_NODE` where left out. gemm_row_factors: by compute type. doubtful: keys of quantities that sources disagree
@@ -214,6 +216,7 @@ class HardwareProfile(Spec):
     compute_units: Annotated[int, Field(ge=1)]
     tdp_w: Positive | None = None
     link_bandwidth_bytes_per_s: Quantity | None = None
+    host_link_bandwidth_bytes_per_s: Quantity | None = None
     inter_node_bandwidth_bytes_per_s: Quantity | None = None
     inter_node_latency_s: Quantity | None = None
     all_to_all_latency_s: Quantity | None = None
@@ -230,6 +233,14 @@ class HardwareProfile(Spec):
 
 
 _PCIE_GEN3_X16_BYTES_PER_S = 16e9
+# Copies of pinned memory reach about 0.8 of the link's rate, 12, 25 and 50 GB/s over x16 of generations 3, 4 and 5. By compute
+# capability from; cards of 12.0 are sold for generation 5, those of 8.x for 4.
+_PCIE_BYTES_PER_S: tuple[tuple[tuple[int, ...], float, str], ...] = (
+    ((9, 0), 50e9, "PCIe gen 5 x16: 63 GB/s, of which copies of pinned memory reach 0.8"),
+    ((8, 0), 25e9, "PCIe gen 4 x16: 31.5 GB/s, of which copies of pinned memory reach 0.8"),
+    ((7, 0), 12.5e9, "PCIe gen 3 x16: 15.8 GB/s, of which copies of pinned memory reach 0.8"),
+    ((0,), 25e9, "PCIe gen 4 x16 taken: 31.5 GB/s, of which copies of pinned memory reach 0.8"),
+)
 # 0.031 µs per token at 2.52 GHz, 0.022 at 2.6 GHz; boost clocks: about 2.5 GHz from compute capability 8.9 on, 1.4 to 1.7 before.
 _WALK_CYCLES_PER_TOKEN = 68.0
 _CLOCK_HZ_FROM_8_9 = 2.5e9
@@ -416,6 +427,22 @@ class Hardware:
         stated: Quantity | None = getattr(self.profile, name)
         return stated or INTER_NODE[name]
 
+    @property
+    def host_link(self) -> Quantity:
+        """`host_link_bandwidth_bytes_per_s`: as the profile states it, else PCIe x16 of the device's generation.
+
+        Where device and host share one memory, a copy within it.
+        """
+        stated, profile = self.profile.host_link_bandwidth_bytes_per_s, self.profile
+        if stated is not None:
+            return stated
+        if profile.kind in ("cpu", "unified"):
+            value, note = self.bandwidth_bytes_per_s / 2, "a copy within one memory reads and writes every byte"
+        else:
+            capability = tuple(int(part) for part in (profile.compute_capability or "0").split("."))
+            value, note = next((value, note) for since, value, note in _PCIE_BYTES_PER_S if capability >= since)
+        return Quantity(value=value, source="assumed", note=note, relative_std=0.3)
+
     def all_reduce(self, kind: AllReduceKind, devices: int) -> AllReduceCost:
         """The table's entry; between and beyond its sizes the next larger size, else the largest, is taken."""
         tables = self.profile.all_reduce
@@ -457,6 +484,7 @@ class HardwareOverride(Spec):
     grouped_routing_correlation: Annotated[float, Field(gt=0, le=1)] | None = None
     state_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     state_row_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    host_link_bandwidth_bytes_per_s: Annotated[float, Field(ge=1e6, le=1e16)] | None = None
     inter_node_bandwidth_bytes_per_s: Annotated[float, Field(ge=1e6, le=1e16)] | None = None
     inter_node_latency_s: Annotated[float, Field(ge=0, le=10)] | None = None
     all_to_all_latency_s: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -548,7 +576,9 @@ def _assumed_all_reduce(profile: HardwareProfile) -> AllReduceTable:
 def _range_problems(profile: HardwareProfile, document: Document) -> list[Problem]:
     """Numbers that the cost model divides by, and versions it compares."""
     found = []
-    for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "inter_node_bandwidth_bytes_per_s"):
+    for name in (
+        "memory_bytes", "memory_bandwidth_bytes_per_s", "inter_node_bandwidth_bytes_per_s", "host_link_bandwidth_bytes_per_s",
+    ):  # fmt: skip
         stated = getattr(profile, name)
         if stated is not None and stated.value < 1e6:
             found.append(document.problem((name, "value"), "must be at least 1e6", getattr(profile, name).value))

@@ -157,6 +157,17 @@ def test_plain_decoding_past_a_sliding_window_keeps_no_more_than_the_window():
     assert [layer.keys.shape[2] for layer in cache.cache.layers] == [7, 7, 22]
 
 
+def test_the_two_functions_take_hugging_face_models_as_they_are_and_work_without_caches():
+    target, draft = _llama(0), _llama(1)
+    context = list(PROMPTS[0])
+    plain = d.plain_generate(target, context, 12).tokens
+    while len(context) < len(PROMPTS[0]) + 12:
+        drafts, probs = d.draft_speculate(draft, context, 3)
+        assert (len(drafts), probs) == (3, None)
+        context += d.target_verify(target, context, drafts, probs)
+    assert tuple(context[len(PROMPTS[0]) :][:12]) == plain
+
+
 def test_the_target_accepts_all_of_its_own_drafts():
     target = _tiny()
     for k, tokens in ((4, 20), (3, 16), (7, 25)):

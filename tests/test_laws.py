@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from simulator.cost.alike import AlikeRounds
+from simulator.cost.tape import Tape, added
 from simulator.serving import BatchingRules, RequestRecord, ServingResult, StepRecord, no_lookahead, one_slot_per_draft, serve
 from simulator.theory import md1_mean_wait_s, mean_acceptance_length
 from simulator.workload import Request
@@ -126,24 +128,31 @@ class AffinePricer:
         sums = sum(contexts), sum(min(context, self.window) for context in contexts), max(contexts, default=0)
         return self._price(sum(1 + drafts for _, drafts in decode), *sums, prefill, draft_prefill)
 
-    def price_alike(
-        self, sequences: int, drafted: int, context: Any, windowed: Any, longest: Any, prefill: Any = (), _: int = 0,
-        draft_prefill: Sequence[tuple[int, int]] = (),
-    ) -> Cost:  # fmt: skip
-        return self._price(sequences * (1 + drafted), context, windowed, longest, prefill, draft_prefill)
+    def alike(self, sequences: int, drafted: int) -> AlikeRounds:
+        tape = Tape((1.0, 1.0, 1.0))
+
+        def prompts(*asked: Any, draft_prefill: Sequence[tuple[int, int]] = ()) -> list[tuple[str, float]]:
+            return self._prompts(asked[-2], draft_prefill)
+
+        return AlikeRounds(tape, self._rounds(sequences * (1 + drafted), *tape.inputs), 0.0, prompts)
 
     def _price(self, rows: int, context: Any, windowed: Any, longest: Any, prefill: Any, draft_prefill: Any) -> Cost:
+        terms = self._rounds(rows, context, windowed, longest) + self._prompts(prefill, draft_prefill)
+        return Cost(added(seconds for _, seconds in terms), tuple(terms))
+
+    def _rounds(self, rows: int, context: Any, windowed: Any, longest: Any) -> list[tuple[str, Any]]:
         terms = [("host", STEP_S), ("decode", rows * self.decode_row_s)]
         if self.context_token_s:
             terms += [
                 ("attention", (context + 2 * windowed) * self.context_token_s),
                 ("walk", longest * self.context_token_s / 3),
             ]
-        if prefill:
-            terms.append(("prefill", sum(new for new, _ in prefill) * self.prefill_token_s))
-        if draft_prefill:
-            terms.append(("prefill_draft", sum(new for new, _ in draft_prefill) * self.prefill_token_s / 8))
-        return Cost(sum(seconds for _, seconds in terms), tuple(terms))
+        return terms
+
+    def _prompts(self, *chunks: Sequence[tuple[int, int]]) -> list[tuple[str, float]]:
+        """Those of the target and of the drafter."""
+        rates = (("prefill", self.prefill_token_s), ("prefill_draft", self.prefill_token_s / 8))
+        return [(name, sum(new for new, _ in each) * rate) for (name, rate), each in zip(rates, chunks, strict=True) if each]
 
 
 class IndependentPath:

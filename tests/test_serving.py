@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import simpy
 
+from simulator.cost.alike import AlikeRounds
+from simulator.cost.tape import Tape
 from simulator.serving import (
     BatchingRules,
     Distribution,
@@ -254,8 +256,8 @@ def test_the_fast_engine_wakes_for_what_happens_not_for_every_round() -> None:
     """Alone: it starts, its prompt is done, its 49 rounds are done. An arrival ends the round in progress, then joins a step."""
 
     class Sums(Constant):
-        def price_alike(self, sequences: int, *_: Any) -> Cost:
-            return Cost(1.0, (("host", 1.0),))
+        def alike(self, *_: int) -> AlikeRounds:
+            return AlikeRounds(Tape((1.0, 1.0, 1.0)), [("host", 1.0)], 0.0, lambda *_: [])
 
     def statistics(*requests: Request) -> EngineStatistics:
         return serve(requests, RULES, Sums(), lambda _: Accepts(), lambda _: 0).statistics

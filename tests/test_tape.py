@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulator import resources
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism
-from simulator.cost.tape import USES_BEFORE_COMPILING, Tape, larger, root_of_squares, smaller
+from simulator.cost.tape import Tape, added, larger, root_of_squares, smaller
 from simulator.scenario import load_scenario
 from simulator.serving_engine import find_engine
 
@@ -29,13 +29,11 @@ def formula(x: float, y: float) -> float:
 @given(st.lists(st.tuples(positive, positive), min_size=1, max_size=8))
 def test_replaying_is_computing(points: list[tuple[float, float]]) -> None:
     tape = Tape((1.0, 2.0))
-    tape.keep([("f", formula(*tape.inputs)), ("constant", 7.0)])  # type: ignore[arg-type]
+    replay = tape.replay([formula(*tape.inputs), 7.0])  # type: ignore[arg-type]
     expected = [formula(x, y) for x, y in points]
-    x, y = np.array(points).T
-    for _ in range(USES_BEFORE_COMPILING):  # interpreted at first, then compiled
-        assert [tape.replay(point)[0][1] for point in points] == expected
-        assert dict(tape.replay((x, y)))["f"].tolist() == expected
-        assert tape.replay((x, y))[1] == ("constant", 7.0)
+    assert [replay.of_numbers(*point) for point in points] == [(value, 7.0) for value in expected]
+    found, constant = replay.of_arrays(*np.array(points).T)
+    assert (found.tolist(), constant) == (expected, 7.0)
 
 
 def test_a_number_that_is_not_known_yet_decides_nothing() -> None:
@@ -59,7 +57,7 @@ def variants(name: str) -> list[tuple[Deployment, int]]:
 @pytest.mark.parametrize("name", resources.ids("scenario"))
 def test_many_rounds_together_cost_what_each_costs_alone(name: str) -> None:
     """For every shipped device, engine, model and method: by the sums of contexts as by the list of sequences, bit for bit."""
-    rng, rounds = np.random.default_rng([3, *b"contexts"]), USES_BEFORE_COMPILING + 5
+    rng, rounds = np.random.default_rng([3, *b"contexts"]), 20
     for deployment, most_drafted in variants(name):
         pricer = replace(deployment.pricer(0.37), drafts_at=lambda running: 3 if running < 5 else 0)
         if not pricer.sums_suffice:
@@ -71,16 +69,20 @@ def test_many_rounds_together_cost_what_each_costs_alone(name: str) -> None:
             window = pricer.window or 10**9
             sums = contexts.sum(axis=0), np.minimum(contexts, window).sum(axis=0), contexts.max(axis=0)
             alone = [pricer.price([(int(c), drafted) for c in column], (), 0) for column in contexts.T]
-            for together in (pricer.price_alike(sequences, drafted, *sums) for _ in range(2)):
-                assert np.broadcast_to(together.seconds, rounds).tolist() == [cost.seconds for cost in alone]
-                for index, (term, seconds) in enumerate(together.terms):
-                    assert np.broadcast_to(seconds, rounds).tolist() == [cost.terms[index][1] for cost in alone]
-                    assert {cost.terms[index][0] for cost in alone} == {term}
-                for one, *numbers in zip(alone, *sums, strict=True):
-                    assert pricer.price_alike(sequences, drafted, *map(int, numbers)) == one
-            chunks = ((700, 0), (100, 512))
-            mixed = pricer.price_alike(sequences, drafted, *(int(numbers[0]) for numbers in sums), chunks, 1)
-            assert mixed == pricer.price([(int(c), drafted) for c in contexts[:, 0]], chunks, 1)
+            alike = pricer.alike(sequences, drafted)
+            assert np.broadcast_to(alike.many(*sums)[0], rounds).tolist() == [cost.seconds for cost in alone]
+            assert [alike.one(*map(int, numbers))[0] for numbers in zip(*sums, strict=True)] == [cost.seconds for cost in alone]
+            for index, (term, seconds) in enumerate(alike.terms(*sums)):
+                assert np.broadcast_to(seconds, rounds).tolist() == [cost.terms[index][1] for cost in alone]
+                assert {cost.terms[index][0] for cost in alone} == {term}
+            first = [int(numbers[0]) for numbers in sums]
+            own_s, target_s, *_ = alike.one(*first)
+            for chunks in (((700, 0), (100, 512)), ((700, 0),), ((5, 512),), ((9000, 3),)):
+                mixed = pricer.price([(int(c), drafted) for c in contexts[:, 0]], chunks, 1)
+                for _ in range(6):  # by the formulas at first, then by a replay
+                    beside = alike.prompts(*first, target_s, chunks, 1)
+                    assert mixed.terms[len(alone[0].terms) :] == tuple(beside)
+                    assert mixed.seconds == added([own_s, *(s for _, s in beside)])
 
 
 def test_sums_do_not_tell_the_fullest_rank_or_microbatch() -> None:

@@ -185,4 +185,5 @@ class HuggingFaceModel:
 
 def as_model(model: Any, name: str = "") -> CausalModel:
     """`model` where it is a `CausalModel` already, else a Hugging Face module in that form."""
-    return model if isinstance(model, CausalModel) else HuggingFaceModel(model, name)
+    known = isinstance(model, HuggingFaceModel) or isinstance(model, CausalModel)  # noqa: SIM101  the first is much quicker
+    return model if known else HuggingFaceModel(model, name)

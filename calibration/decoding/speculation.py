@@ -2,17 +2,19 @@
 
 Leviathan et al. 2023, "Fast Inference from Transformers via Speculative Decoding", algorithm 1. Batch 1; `batched` holds
 the same for many sequences. Both functions feed what their cache does not hold yet, so an empty cache takes the prompt
-along with the round, and a draft that has not seen its own last token catches up on it.
+along with the round, and a draft that has not seen its own last token catches up on it. A model is a `CausalModel` or a
+Hugging Face one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from calibration.decoding.errors import DecodingError
-from calibration.decoding.models import CausalModel, KeyValueCache
+from calibration.decoding.models import CausalModel, KeyValueCache, as_model
 from calibration.decoding.phases import Phase, Phases, no_phases
 from calibration.decoding.sampling import (
     GREEDY,
@@ -27,7 +29,7 @@ from calibration.decoding.sampling import (
 
 
 def draft_speculate(
-    draft_model: CausalModel,
+    draft_model: Any,
     context_ids: Sequence[int],
     k: int,
     *,
@@ -44,7 +46,8 @@ def draft_speculate(
     prefix of the context; it ends up with the context and all drafts but the last, which no pass has fed. `vocab_size` is
     the target's, where the two models pad one tokenizer's vocabulary differently.
     """
-    cache = draft_model.new_cache() if cache is None else cache
+    model = as_model(draft_model)
+    cache = model.new_cache() if cache is None else cache
     streams = streams or RandomStreams()
     tokens: list[int] = []
     distributions: list[torch.Tensor] = []
@@ -52,7 +55,7 @@ def draft_speculate(
     first: Phase = "draft_prefill" if cache.length == 0 else "catch_up" if len(pending) > 1 else "draft"
     for step in range(k):
         with phases(first if step == 0 else "draft", len(pending)):
-            logits = draft_model(torch.tensor([pending]), cache, last=1)[0, -1]
+            logits = model(torch.tensor([pending]), cache, last=1)[0, -1]
         with phases("sampling", 1):
             tokens.append(choose_draft(resized(logits, vocab_size), sampling, streams, distributions, watch))
         pending = tokens[-1:]
@@ -60,7 +63,7 @@ def draft_speculate(
 
 
 def target_verify(
-    target_model: CausalModel,
+    target_model: Any,
     context_ids: Sequence[int],
     draft_tokens: Sequence[int],
     draft_probs: torch.Tensor | None = None,
@@ -76,13 +79,14 @@ def target_verify(
     After a rejection the last token comes from the residual distribution; after full acceptance it is the bonus token,
     or nothing where `bonus` is off. The cache ends up with the context and the accepted drafts, without the last token.
     """
-    cache = target_model.new_cache() if cache is None else cache
+    model = as_model(target_model)
+    cache = model.new_cache() if cache is None else cache
     streams = streams or RandomStreams()
     # Without bonus nobody asks what follows the last draft, so it is not fed.
     fed = len(draft_tokens) if bonus else max(len(draft_tokens) - 1, 0)
     pending = [*context_ids[cache.length :], *draft_tokens[:fed]]
     with phases("verify", len(pending)):
-        logits = target_model(torch.tensor([pending]), cache, last=fed + 1)[0]
+        logits = model(torch.tensor([pending]), cache, last=fed + 1)[0]
     with phases("sampling", fed + 1):
         emitted = accept(logits, draft_tokens, draft_probs, sampling=sampling, streams=streams)
         cache.crop_to(min(cache.length, len(context_ids) + agreement(draft_tokens, emitted)))

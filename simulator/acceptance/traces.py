@@ -1,4 +1,4 @@
-"""Acceptance traces: recorded once per prompt, replayed exactly at any γ and under any policy.
+"""Acceptance traces: recorded once per prompt, replayed exactly at any γ.
 
 Let x be the target's own output, p_t its distribution at position t and q_t the drafter's, both given the true prefix.
 Rejection sampling accepts a draft y with min(1, p_t(y) / q_t(y)) and emits a p_t-distributed token either way, so

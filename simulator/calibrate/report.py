@@ -172,7 +172,7 @@ def _advice(report: FitReport, part: Part[Any], judged: Errors, level: Level) ->
         yield f"a quieter machine: {busy}"
     if judged.count < _FEW:
         yield f"more minutes than {header.minutes:g}"
-    if level != "good" and (part.noise or 0.0) <= _NOISY and judged.median > 2 * (part.noise or 0.0):
+    if level != "good" and judged.median > max(_GOOD[0], 2 * (part.noise or 0.0)):
         yield f"the law misses something here that longer measuring does not mend; worst at {part.worst}"
 
 

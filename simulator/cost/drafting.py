@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, uniform_pass
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.roofline import Bound
-from simulator.cost.tape import smaller
+from simulator.cost.tape import added, looked_up, smaller
 from simulator.draft_tree import Tree
 from simulator.serving_engine import ServingEngine
 
@@ -65,7 +65,7 @@ def draft_prefill_terms(drafter: Drafter, prefill: tuple[tuple[int, int], ...], 
     if drafter.passes is None or not drafter.has_cache or not prefill:
         return []
     cost = drafter.passes.price(ForwardPass(0, 0, 0.0, 0.0, 0.0, prefill, 0, load))
-    fusion_s = drafter.passes.fusion_s(sum(tokens for tokens, _ in prefill))
+    fusion_s = looked_up(drafter.passes.fusion_s, sum(tokens for tokens, _ in prefill))
     return [CostTerm("prefill_draft", cost.seconds + fusion_s, cost.bound)]
 
 
@@ -76,7 +76,7 @@ def idle_terms(drafter: Drafter, sequences: int, context_tokens: float) -> list[
     window = drafter.passes.window
     cost = drafter.passes.price(uniform_pass(sequences, 1, context_tokens / sequences, window))
     headless = tuple(term for term in cost.terms if term.name != "lm_head")
-    seconds = sum(term.seconds for term in headless) + drafter.passes.fusion_s(sequences)
+    seconds = added([term.seconds for term in headless]) + drafter.passes.fusion_s(sequences)
     return [CostTerm("draft_cache_upkeep", seconds + drafter.step_overhead_s, cost.bound)]
 
 

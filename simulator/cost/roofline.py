@@ -12,6 +12,7 @@ rounds is then priced at once, by the same formulas.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from simulator.cost.tape import known, larger, root_of_squares, smaller
@@ -38,7 +39,7 @@ def smooth_maximum(first: float, second: float, smoothness: float) -> float:
     >>> round(smooth_maximum(1.0, 1.0, 3.0), 3), round(smooth_maximum(1.0, 0.1, 3.0), 3)
     (1.26, 1.0)
     """
-    high, low = max(first, second), min(first, second)
+    high, low = (first, second) if first > second else (second, first)
     return float(high * (1.0 + (low / high) ** smoothness) ** (1.0 / smoothness)) if high > 0 else 0.0
 
 
@@ -51,24 +52,43 @@ def gemm(
     compute_dtype: str,
     row_law: RowLaw | None = None,
 ) -> Operation:
-    """y[m, n] = x[m, k] · W: weights and 16-bit activations move once, arithmetic on rows rounded up to a tile.
+    """y[m, n] = x[m, k] · W, as in `gemms`."""
+    return gemms(rows, ((n, k, 1),), weight_bytes_per_element, hardware, compute_dtype, row_law)
+
+
+def gemms(
+    rows: float,
+    matrices: Iterable[tuple[float, float, int]],
+    weight_bytes_per_element: float,
+    hardware: Hardware,
+    compute_dtype: str,
+    row_law: RowLaw | None = None,
+) -> Operation:
+    """y[m, n] = x[m, k] · W for each (n, k, how many): weights and 16-bit activations move once, arithmetic on rows rounded up to
+    a tile.
 
     `rows` = m. An engine's `row_law` stands for its own kernels, of which the device's row factors know nothing. Raises KeyError
     for a `compute_dtype` the device lacks.
     """
     rates = hardware.gemm_rates(compute_dtype)
-    reads = row_law.weight_reads(rows) if row_law is not None else 1.0
-    moved = reads * weight_bytes_per_element * n * k + 2.0 * rows * (n + k)
+    overhead_s, smoothness = rates.overhead_s, rates.smoothness
+    weight_bytes = (row_law.weight_reads(rows) if row_law is not None else 1.0) * weight_bytes_per_element
     tile = rates.tile_rows
     # Small batches run in small tiles, whose padding never shows behind the weight stream.
     padded = math.ceil(rows / tile) * tile if rows > tile else rows
-    memory_s = moved / rates.bandwidth_bytes_per_s
-    compute_s = 2.0 * padded * n * k / rates.flops_per_s
-    if rates.wave_power > 0:
-        compute_s *= wave_stretch(rows, n, tile, hardware.profile.compute_units) ** rates.wave_power
+    flops_per_s = rates.flops_per_s if row_law is None else row_law.arithmetic(rows) * rates.flops_per_s
     factor = 1.0 if rates.row_factors is None or row_law is not None else rates.row_factors.at(rows)
-    seconds = rates.overhead_s + factor * smooth_maximum(memory_s, compute_s, rates.smoothness)
-    return Operation(seconds, _bound(rates.overhead_s, memory_s, compute_s))
+    total_s, by_bound = 0.0, {}  # type: float, dict[Bound, float]
+    for n, k, count in matrices:
+        memory_s = (weight_bytes * n * k + 2.0 * rows * (n + k)) / rates.bandwidth_bytes_per_s
+        compute_s = 2.0 * padded * n * k / flops_per_s
+        if rates.wave_power > 0:
+            compute_s *= wave_stretch(rows, n, tile, hardware.profile.compute_units) ** rates.wave_power
+        seconds = count * (overhead_s + factor * smooth_maximum(memory_s, compute_s, smoothness))
+        bound = _bound(overhead_s, memory_s, compute_s)
+        total_s += seconds
+        by_bound[bound] = by_bound.get(bound, 0.0) + seconds
+    return Operation(total_s, max(by_bound, key=lambda bound: by_bound[bound], default="memory"))
 
 
 def wave_stretch(rows: float, n: float, tile_rows: float, units: int) -> float:

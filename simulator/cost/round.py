@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple, cast
 
-import numpy as np
-
+from simulator.cost.alike import AlikeRounds, PromptsBeside
 from simulator.cost.drafting import FUSING_METHODS, Drafter, draft_prefill_terms, drafting_terms, idle_terms
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, PassCost, dominant_bound, uniform_pass
 from simulator.cost.parallelism import fullest_prompts, share
 from simulator.cost.roofline import Bound, logits_s
-from simulator.cost.tape import Tape
+from simulator.cost.tape import Tape, added, larger
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import SELF_METHODS
 from simulator.theory import break_even_acceptance_rate
@@ -36,11 +36,11 @@ class RoundCost:
 
     @property
     def draft_s(self) -> float:
-        return sum(term.seconds for term in self.draft)
+        return added([term.seconds for term in self.draft])
 
     @property
     def verify_s(self) -> float:
-        return sum(term.seconds for term in self.verify)
+        return added([term.seconds for term in self.verify])
 
     @property
     def round_s(self) -> float:
@@ -48,7 +48,7 @@ class RoundCost:
 
     @property
     def plain_step_s(self) -> float:
-        return sum(term.seconds for term in self.plain)
+        return added([term.seconds for term in self.plain])
 
     @property
     def r(self) -> float:
@@ -99,13 +99,14 @@ class StepPricer:
     """Prices plain steps, rounds and mixed steps of one configuration. `drafter` None = no speculation.
 
     drafts_at: tokens that the policy drafts while so many sequences decode, so that no text is searched where it is off; None:
-    always.
+    always. round_scale: what the decoding part of an engine step takes beside what the formulas say, as if R were so much larger.
     """
 
     target: ForwardCost
     drafter: Drafter | None = None
     drafts_at: Callable[[int], int] | None = None
-    _tapes: dict[tuple[int, int], Tape] = field(default_factory=dict, init=False, repr=False, compare=False)
+    round_scale: float = 1.0
+    _alike_rounds: dict[tuple[int, int], AlikeRounds | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def round(self, gamma: int, sequences: int, context: float, proposal_rate: float = 1.0) -> RoundCost:
         """A round of `sequences` at equal `context`, beside the plain step.
@@ -125,7 +126,7 @@ class StepPricer:
         else:
             verify = self._verified(gamma, sequences, context, proposal_rate, plain, load)
         draft = drafting_terms(self.drafter, gamma, sequences, sequences * context)
-        draft = self._exposed(draft, sum(term.seconds for term in verify), gamma)
+        draft = self._exposed(draft, added([term.seconds for term in verify]), gamma)
         verify = verify + self._bubble(in_flight, verify, draft)
         return RoundCost(gamma, tuple(draft), tuple(verify), tuple(plain + self._bubble(in_flight, plain, [])))
 
@@ -145,7 +146,7 @@ class StepPricer:
         if remote is None or not remote.overlap or gamma == 0:
             return draft
         assert self.drafter is not None
-        draft_s = sum(term.seconds for term in draft)
+        draft_s = added([term.seconds for term in draft])
         kept = remote.exposed_share(draft_s, verify_s, self.drafter.full_acceptance_rate, gamma)
         return [term._replace(seconds=kept * term.seconds) for term in draft]
 
@@ -160,7 +161,7 @@ class StepPricer:
         by_place = {"layers": 0.0, "last": 0.0, "host": 0.0, "link": 0.0}
         for term in terms:
             by_place[_PLACES.get(term.name, "layers")] += term.seconds
-        drafting_s = sum(term.seconds for term in draft)
+        drafting_s = added([term.seconds for term in draft])
         apart = self.drafter is not None and self.drafter.remote is not None
         if self.drafter is not None and self.drafter.method in SELF_METHODS:
             by_place["layers"], drafting_s = by_place["layers"] + drafting_s, 0.0
@@ -238,8 +239,15 @@ class StepPricer:
             total_s += self.price((), ((new, before),), int(before + new == prompt_tokens)).seconds
         return total_s
 
-    def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> StepCost:
-        """One engine step. decode: (context, drafted) per sequence; prefill: (new tokens, cached before) per chunk.
+    def price(
+        self,
+        decode: Sequence[tuple[int, int]],
+        prefill: Sequence[tuple[int, int]],
+        prompts_finished: int,
+        draft_prefill: Sequence[tuple[int, int]] = (),
+    ) -> StepCost:
+        """One engine step. decode: (context, drafted) per sequence; prefill: (new tokens, cached before) per chunk, and
+        draft_prefill what the drafter computes of them where that is not the same.
 
         Over several ranks and stages it is the step of the whole deployment, as in `round`.
         """
@@ -265,58 +273,74 @@ class StepPricer:
         if in_flight > 1:
             verifying = [term for term in terms if not term.name.startswith("draft")]
             terms += self._bubble(in_flight, verifying, [term for term in terms if term.name.startswith("draft")])
-        named = _named(terms)
+        named = self._scaled(_named(terms))
         if prefill:
             mixed = asked._replace(prefill=tuple(prefill), logit_rows=asked.logit_rows + prompts_finished, load=mixed_load)
-            named += self._prefill_terms(mixed, own, bool(drafting))
-        return StepCost(_total(named), tuple(named))
+            named += self._prefill_terms(mixed, _target_s(own), bool(drafting), draft_prefill)
+        return StepCost(added(seconds for _, seconds in named), tuple(named))
+
+    def _scaled(self, named: list[tuple[str, float]]) -> list[tuple[str, float]]:
+        return named if self.round_scale == 1 else [(name, seconds * self.round_scale) for name, seconds in named]
 
     @property
     def sums_suffice(self) -> bool:
-        """Whether `price_alike` holds: not where ranks or microbatches share the sequences, since the fullest part's count."""
+        """Whether `alike` holds: not where ranks or microbatches share the sequences, since the fullest part's count."""
         beyond = self.target.parallelism
         return beyond.data_parallel_size * beyond.microbatches(beyond.pipeline_parallel_size, self.target.engine) == 1
 
-    def price_alike(
+    def alike(self, sequences: int, drafted: int) -> AlikeRounds | None:
+        """The cost of rounds of `sequences` that all verify `drafted` drafts; None where a formula must know the contexts."""
+        found = self._alike_rounds.get((sequences, drafted), ...)
+        if found is ...:
+            found = self._alike_rounds[sequences, drafted] = self._recorded(sequences, drafted)
+        return found
+
+    def _recorded(self, sequences: int, drafted: int) -> AlikeRounds | None:
+        window = self.window
+        tape = Tape((1000.0 * sequences, float(sequences * min(1000, window or 1000)), 1000.0))
+        try:
+            context, windowed, longest = cast(list[float], tape.inputs)
+            asked = self._alike_pass(sequences, drafted, context, windowed, longest)
+            own = _named(self._decode_terms(asked, drafted, sequences, asked.context_tokens))
+            return AlikeRounds(
+                tape, self._scaled(own), _target_s(own), PromptsBeside(partial(self._prompts_beside, sequences, drafted))
+            )
+        except TypeError:
+            return None
+
+    def _prompts_beside(
         self,
         sequences: int,
         drafted: int,
-        context_tokens: float,
-        windowed_tokens: float,
-        longest_tokens: float,
-        prefill: Sequence[tuple[int, int]] = (),
+        context: float,
+        windowed: float,
+        longest: float,
+        target_s: float,
+        prefill: Sequence[tuple[int, int]],
+        prompts_finished: int,
+        draft_prefill: Sequence[tuple[int, int]] = (),
+    ) -> list[tuple[str, float]]:
+        _, prefill, prompts_finished, _ = self._fullest((), prefill, prompts_finished)
+        mixed = self._alike_pass(sequences, drafted, context, windowed, longest, tuple(prefill), prompts_finished)
+        return self._prefill_terms(mixed, target_s, drafted > 0, draft_prefill)
+
+    def _alike_pass(
+        self,
+        sequences: int,
+        drafted: int,
+        context: float,
+        windowed: float,
+        longest: float,
+        prefill: tuple[tuple[int, int], ...] = (),
         prompts_finished: int = 0,
-    ) -> StepCost:
-        """As `price`, for `sequences` that all verify `drafted` drafts, by the sums and the longest of their contexts.
-
-        Several rounds at once: arrays of one number per round instead of floats, in the answer too.
-        windowed_tokens: each context counts up to `window`; left unread where that is None.
-        """
-        contexts = (context_tokens, windowed_tokens, longest_tokens)
-        tape = self._tapes.get((sequences, drafted))
-        if tape is None:
-            tape = self._tapes[sequences, drafted] = self._recorded(sequences, drafted, contexts)
-        terms = tape.replay(contexts)
-        if prefill:
-            _, prefill, prompts_finished, _ = self._fullest((), prefill, prompts_finished)
-            asked = self._alike(sequences, drafted, *contexts)
-            mixed = asked._replace(prefill=tuple(prefill), logit_rows=asked.logit_rows + prompts_finished)
-            terms += self._prefill_terms(mixed, terms, drafted > 0)
-        return StepCost(_total(terms), tuple(terms))
-
-    def _recorded(self, sequences: int, drafted: int, contexts: Sequence[float]) -> Tape:
-        """The terms of a round for any contexts."""
-        tape = Tape([float(context[0]) if isinstance(context, np.ndarray) else context for context in contexts])
-        asked = self._alike(sequences, drafted, *cast(list[float], tape.inputs))
-        return tape.keep(_named(self._decode_terms(asked, drafted, sequences, asked.context_tokens)))
-
-    def _alike(self, sequences: int, drafted: int, context: float, windowed: float, longest: float) -> ForwardPass:
+    ) -> ForwardPass:
         rows = sequences * (1 + drafted)
-        return ForwardPass(sequences, rows, context, windowed if self.window else context, longest, (), rows)
+        windowed = windowed if self.window else context
+        return ForwardPass(sequences, rows, context, windowed, longest, prefill, rows + prompts_finished)
 
     @property
     def window(self) -> int | None:
-        """The smallest attention window of the target, up to which `price_alike` wants each context counted."""
+        """The smallest attention window of the target, up to which `alike` wants each context counted."""
         return self.target.window
 
     def _decode_terms(self, asked: ForwardPass, gamma: int, drafting: int, drafting_context: float) -> list[CostTerm]:
@@ -330,7 +354,7 @@ class StepPricer:
             if gamma or self.drafts_at is None or self.drafts_at(asked.sequences):
                 terms += drafting_terms(self.drafter, 1, drafting, drafting_context)
         elif gamma:
-            verify_s = sum(term.seconds for term in terms) if self.drafter.remote is not None else 0.0
+            verify_s = added([term.seconds for term in terms]) if self.drafter.remote is not None else 0.0
             terms += self._exposed(drafting_terms(self.drafter, gamma, drafting, drafting_context), verify_s, gamma)
         elif self.drafter.remote is None:
             terms += idle_terms(self.drafter, asked.sequences, asked.context_tokens)
@@ -363,29 +387,32 @@ class StepPricer:
         rows = len(decode) + drafted_tokens
         return ForwardPass(len(decode), rows, total, windowed if window else total, longest, (), rows)
 
-    def _prefill_terms(self, mixed: ForwardPass, own: Sequence[tuple[str, float]], speculative: bool) -> list[tuple[str, float]]:
-        """What the prompts add: the mixed pass less the same pass without them, and the draft's own prefill."""
+    def _prefill_terms(
+        self, mixed: ForwardPass, target_s: float, speculative: bool, draft_prefill: Sequence[tuple[int, int]] = ()
+    ) -> list[tuple[str, float]]:
+        """What the prompts add: the mixed pass less `target_s`, the pass without them, and the draft's own prefill."""
+        drafts_of = tuple(self._fullest((), draft_prefill, 0)[1]) or mixed.prefill
         if self.drafter is not None and self.target.engine.drafting_prompts_alone:
-            return self._prompts_alone(mixed.prefill)
-        decode_s = _total(own)
-        draft_s = sum(seconds for name, seconds in own if name.startswith("draft"))
-        mixed_s = sum(term.seconds for term in self._pass_terms(mixed, speculative))
-        named = [("prefill", mixed_s - (decode_s - draft_s))]
+            return self._prompts_alone(mixed.prefill, drafts_of)
+        mixed_s = added([term.seconds for term in self._pass_terms(mixed, speculative)])
+        named = [("prefill", mixed_s - target_s)]
         if self.drafter is not None:
-            drafts = draft_prefill_terms(self.drafter, mixed.prefill, mixed.load)
+            drafts = draft_prefill_terms(self.drafter, drafts_of, mixed.load)
             # A device of its own takes in the prompt while the target does.
             beside_s = named[0][1] if self.drafter.remote is not None else 0.0
-            named += [(term.name, max(term.seconds - beside_s, 0.0)) for term in drafts]
+            named += [(term.name, larger(term.seconds - beside_s, 0.0)) for term in drafts]
         return named
 
-    def _prompts_alone(self, prefill: tuple[tuple[int, int], ...]) -> list[tuple[str, float]]:
+    def _prompts_alone(
+        self, prefill: tuple[tuple[int, int], ...], drafts_of: tuple[tuple[int, int], ...]
+    ) -> list[tuple[str, float]]:
         """Each chunk as a pass of its own, with its draft's."""
         assert self.drafter is not None
         named = []
-        for chunk in prefill:
+        for chunk, draft_chunk in zip(prefill, drafts_of, strict=True):
             asked = ForwardPass(0, 0, 0.0, 0.0, 0.0, (chunk,), 1)
-            named.append(("prefill", sum(term.seconds for term in self._pass_terms(asked, False))))
-            named += [(term.name, term.seconds) for term in draft_prefill_terms(self.drafter, (chunk,))]
+            named.append(("prefill", added([term.seconds for term in self._pass_terms(asked, False)])))
+            named += [(term.name, term.seconds) for term in draft_prefill_terms(self.drafter, (draft_chunk,))]
         return named
 
     def _pass_terms(self, asked: ForwardPass, speculative: bool) -> list[CostTerm]:
@@ -423,9 +450,7 @@ def _named(terms: Sequence[CostTerm]) -> list[tuple[str, float]]:
     return [(term.name, term.seconds) for term in terms]
 
 
-def _total(terms: Sequence[tuple[str, float]]) -> float:
-    """Term by term: what does not depend on contexts stands first, and is one number for many rounds."""
-    total = 0.0
-    for _, seconds in terms:
-        total = total + seconds
-    return total
+def _target_s(terms: Sequence[tuple[str, float]]) -> float:
+    """What all terms take besides drafting."""
+    draft_s = added(seconds for name, seconds in terms if name.startswith("draft"))
+    return added(seconds for _, seconds in terms) - draft_s

@@ -1,24 +1,24 @@
 """A computation recorded once and replayed on arrays: how a span of rounds is priced by the formulas of a single one.
 
 The cost of a round of n alike sequences depends on their contexts through a few dozen operations; all else is fixed by n and γ.
-`record` calls the formulas with a `Traced` number in place of each context; every operation on it goes onto a tape, every
-operation on plain numbers is done for good. Replaying takes the same operations in the same order on one number or on an array
-of one per round, so the bits agree. A formula that must know the number itself (an `if`, `float()`, `math.ceil`) raises
-`TypeError`, and its pricer then has no such form.
+The formulas are called with a `Traced` number in place of each context; every operation on it goes onto a tape, every operation
+on plain numbers is done for good. Replaying takes the same operations in the same order on one number or on an array of one per
+round, so the bits agree. A formula that must know the number itself (an `if`, `float()`, `math.ceil`) raises `TypeError`, and its
+pricer then has no such form.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 Operation = Callable[..., Any]
-# A tape used this often is worth compiling: that takes as long as some fifty replays.
-USES_BEFORE_COMPILING = 50
+_Step = tuple[int, Operation, tuple[int, ...]]  # a place on the tape, what is done there, and the places of its operands
 
 
 def _larger(first: float, second: float) -> float:
@@ -29,15 +29,20 @@ def _smaller(first: float, second: float) -> float:
     return first if first < second else second
 
 
-# Each operation on numbers: the one that does the same to arrays, and how both are written.
-_OPERATIONS: dict[Operation, tuple[Operation, str, str]] = {
-    operator.add: (operator.add, "{0} + {1}", "{0} + {1}"),
-    operator.sub: (operator.sub, "{0} - {1}", "{0} - {1}"),
-    operator.mul: (operator.mul, "{0} * {1}", "{0} * {1}"),
-    operator.truediv: (operator.truediv, "{0} / {1}", "{0} / {1}"),
-    math.sqrt: (np.sqrt, "sqrt({0})", "sqrt({0})"),
-    _larger: (np.maximum, "{0} if {0} > {1} else {1}", "maximum({0}, {1})"),
-    _smaller: (np.minimum, "{0} if {0} < {1} else {1}", "minimum({0}, {1})"),
+def _looked_up(function: Callable[[Any], Any], number: Any) -> Any:
+    return function(number)
+
+
+# How each operation is written for numbers and for arrays.
+_OPERATIONS: dict[Operation, tuple[str, str]] = {
+    operator.add: ("{0} + {1}", "{0} + {1}"),
+    operator.sub: ("{0} - {1}", "{0} - {1}"),
+    operator.mul: ("{0} * {1}", "{0} * {1}"),
+    operator.truediv: ("{0} / {1}", "{0} / {1}"),
+    math.sqrt: ("sqrt({0})", "root({0})"),
+    _larger: ("{0} if {0} > {1} else {1}", "maximum({0}, {1})"),
+    _smaller: ("{0} if {0} < {1} else {1}", "minimum({0}, {1})"),
+    _looked_up: ("{0}({1})", "each({0}, {1})"),
 }
 
 
@@ -76,25 +81,24 @@ class Traced:
         raise TypeError("a number that is not known yet decides nothing")
 
 
-def _plain(number: Any) -> Any:
-    return number.item() if isinstance(number, np.generic) else number
-
-
 def _is(operand: object, number: int) -> bool:
     return not isinstance(operand, Traced) and operand == number
 
 
+class Replay(NamedTuple):
+    """The results of a tape as a function of its inputs: all of them numbers, or all of them arrays."""
+
+    of_numbers: Callable[..., tuple[Any, ...]]
+    of_arrays: Callable[..., tuple[Any, ...]]
+
+
 class Tape:
-    """Operations on `inputs` numbers. `replay` gives each named result: a number, or an array."""
+    """Operations on `inputs` numbers, which were `samples` as they were recorded."""
 
     def __init__(self, samples: Sequence[float]):
         self.inputs = [Traced(self, index, sample) for index, sample in enumerate(samples)]
         self._known: dict[tuple[Any, ...], Traced] = {}
         self._operations: list[tuple[Operation, tuple[Any, ...]]] = []
-        self._steps: list[tuple[Operation, tuple[Any, ...]]] = []
-        self._results: list[tuple[str, Any]] = []
-        self._uses = 0
-        self._compiled: tuple[Operation, Operation] | None = None
 
     def do(self, operation: Operation, *operands: Any) -> Traced:
         key = (operation, *((operand.index,) if isinstance(operand, Traced) else operand for operand in operands))
@@ -107,55 +111,50 @@ class Tape:
         self._known[key] = done
         return done
 
-    def keep(self, results: Sequence[tuple[str, Any]]) -> Tape:
-        """Keeps what these results need; numbers among them are constants."""
+    def replay(self, results: Sequence[Any]) -> Replay:
+        """A function that does what these results need; numbers among them are constants."""
         first = len(self.inputs)
-        needed = {result.index for _, result in results if isinstance(result, Traced)}
+        needed = {result.index for result in results if isinstance(result, Traced)}
         for index in range(len(self._operations) - 1, -1, -1):
             if first + index in needed:
-                needed.update(operand.index for operand in self._operations[index][1] if isinstance(operand, Traced))
-        place = {index: index for index in range(first)}
-        for index, (operation, operands) in enumerate(self._operations):
-            if first + index not in needed:
-                continue
-            # An operand is a place on the tape, or a one-element tuple around a constant.
-            read = tuple(place[operand.index] if isinstance(operand, Traced) else (_plain(operand),) for operand in operands)
-            self._steps.append((operation, read))
-            place[first + index] = first + len(self._steps) - 1
-        self._results = [(name, place[r.index] if isinstance(r, Traced) else (_plain(r),)) for name, r in results]
-        self._operations.clear()
-        self._known.clear()
-        return self
+                needed.update([operand.index for operand in self._operations[index][1] if isinstance(operand, Traced)])
+        constants: list[Any] = []
 
-    def replay(self, numbers: Sequence[Any]) -> list[tuple[str, Any]]:
-        """The results for these inputs."""
-        arrays = isinstance(numbers[0], np.ndarray)
-        if self._compiled is not None:
-            return cast(list[tuple[str, Any]], self._compiled[arrays](*numbers))
-        self._uses += 1
-        if self._uses == USES_BEFORE_COMPILING:
-            self._compiled = self._function(1), self._function(2)
-        values = list(numbers)
-        for operation, read in self._steps:
-            operands = [values[o] if o.__class__ is int else o[0] for o in read]
-            values.append((_OPERATIONS[operation][0] if arrays else operation)(*operands))
-        return [(name, values[r] if r.__class__ is int else r[0]) for name, r in self._results]
+        def place(operand: Any) -> int:
+            """Where a number is: on the tape from 0 on, among the constants from -1 down."""
+            if isinstance(operand, Traced):
+                return operand.index
+            constants.append(operand.item() if isinstance(operand, np.generic) else operand)
+            return -len(constants)
 
-    def _function(self, form: int) -> Operation:
-        """The tape as one function, of numbers (form 1) or of arrays (form 2)."""
+        steps = [
+            (first + index, operation, tuple([place(operand) for operand in operands]))
+            for index, (operation, operands) in enumerate(self._operations)
+            if first + index in needed
+        ]
+        answer = tuple([place(result) for result in results])
+        return Replay(*_compiled(first, tuple(steps), answer, len(constants))(*constants))
 
-        def text(operand: Any) -> str:
-            return f"v{operand}" if operand.__class__ is int else repr(operand[0])
 
-        first = len(self.inputs)
-        lines = [f"def replay({', '.join(f'v{index}' for index in range(first))}):"]
-        for index, (operation, read) in enumerate(self._steps):
-            lines.append(f"    v{first + index} = {str(_OPERATIONS[operation][form]).format(*map(text, read))}")
-        lines.append(f"    return [{', '.join(f'({name!r}, {text(place)})' for name, place in self._results)}]")
-        names: dict[str, Any] = {"inf": math.inf, "nan": math.nan, "maximum": np.maximum, "minimum": np.minimum}
-        names["sqrt"] = math.sqrt if form == 1 else np.sqrt
-        exec("\n".join(lines), names)
-        return cast(Operation, names["replay"])
+@lru_cache(maxsize=512)
+def _compiled(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], constants: int) -> Any:
+    """A function of a tape's constants that gives its two replays. Tapes that differ in nothing else share it."""
+
+    def name(place: int) -> str:
+        return f"v{place}" if place >= 0 else f"c{-1 - place}"
+
+    source = [f"def replays({', '.join(f'c{index}' for index in range(constants))}):"]
+    for form, function in enumerate(("of_numbers", "of_arrays")):
+        source.append(f"    def {function}({', '.join(map(name, range(inputs)))}):")
+        source += [f"        v{at} = {_OPERATIONS[done][form].format(*map(name, operands))}" for at, done, operands in steps]
+        source.append(f"        return ({''.join(f'{name(place)}, ' for place in answer)})")
+    names: dict[str, Any] = {"sqrt": math.sqrt, "root": np.sqrt, "maximum": np.maximum, "minimum": np.minimum, "each": _of_each}
+    exec("\n".join([*source, "    return of_numbers, of_arrays"]), names)
+    return names["replays"]
+
+
+def _of_each(function: Callable[[Any], Any], numbers: Any) -> Any:
+    return np.array([function(number) for number in numbers.tolist()])
 
 
 # ------------------------------------------------------------------------- functions that formulas use on either kind of number
@@ -178,6 +177,23 @@ def smaller(first: float, second: float) -> float:
 def root_of_squares(first: float, second: float) -> float:
     """sqrt(a² + b²) by correctly rounded operations only, so that numbers and arrays give the same bits."""
     return cast(float, _done(math.sqrt, first * first + second * second))
+
+
+def looked_up(function: Callable[[Any], float], number: float) -> float:
+    """function(number), also of a number that is not known yet: a replay then asks the function."""
+    return cast(float, number.tape.do(_looked_up, function, number)) if isinstance(number, Traced) else function(number)
+
+
+def added(numbers: Iterable[float]) -> float:
+    """Their sum, one after the other, as a replay does it: from Python 3.12 on `sum` compensates what is rounded off.
+
+    >>> added([0.1, 0.2, 0.3])
+    0.6000000000000001
+    """
+    total = 0.0
+    for number in numbers:
+        total = total + number
+    return total
 
 
 def known(number: float) -> float:

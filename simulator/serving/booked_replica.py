@@ -3,9 +3,9 @@
 Nothing that happens between two scheduling events is a surprise. Every decoding sequence takes part in every round, and
 acceptance belongs to positions of its text, so once a sequence starts to decode, all its rounds are known: a round after p
 emitted tokens moves it on by min(γ, run[p]) + 1, where run[p] is how many drafts in a row would be accepted there. It books
-them (`booking`): context, blocks and emitted tokens of its rounds are added to timelines shared by all sequences, two to four
+them (`booking`): context, blocks and emitted tokens of its rounds are added to a timeline shared by all sequences, two to four
 slice additions whatever the batch. The sums of a coming round then stand on the timeline; pricing R rounds is arithmetic on a
-slice (`price_alike`), and their ends are running sums.
+slice (`alike`), and their ends are running sums. What is past stays there until it becomes records (`step_log`).
 
 R is the horizon: the first end of a booking, or the first round whose blocks exceed the pool, whichever comes first. One event
 ends the span. An arrival cuts it at the end of the round in progress; what lies beyond is forgotten, for it stands on the
@@ -23,38 +23,53 @@ are summed in the order in which the readable engine sums them: records agree to
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import simpy
 
 from simulator.serving.arrivals import delay_until
-from simulator.serving.booking import ACCEPTED, BLOCKS, CONTEXT, EMITTED, MISSING_DRAFTS, WINDOWED, Booking, BookingScheduler
-from simulator.serving.record import EngineStatistics, RequestRecords
-from simulator.serving.replica import Replica, StepCost, StepPricer, accept, request_row, step_record, told
+from simulator.serving.booking import BLOCKS, CONTEXT, JUMPS, Booking, BookingScheduler
+from simulator.serving.policies import DraftPolicy
+from simulator.serving.record import EngineStatistics, RequestRecords, StepRecord, StepRecords
+from simulator.serving.replica import PricedStep, Replica, StepCost, StepPricer, accept, request_row, step_record, told
 from simulator.serving.scheduler import AcceptancePath, BatchingRules, StepPlan
+from simulator.serving.step_log import RoundTerms, StepLog, append_to
 from simulator.workload import Request
 
 # A longer span would be priced again and again by arrivals that cut it.
 LONGEST_SPAN = 4096
+# Up to so many rounds are priced one by one, which is then faster than arrays are.
+SHORT_SPAN = 32
+
+
+class AlikeRounds(RoundTerms, Protocol):
+    """The cost of rounds of so many sequences that verify equally many drafts, by their contexts: those of all together, the same
+    with each counted up to the pricer's window, and the longest.
+
+    one, many: (seconds, what `prompts` wants to know of it, …), from numbers or arrays. prompts: what chunks beside a round add.
+    """
+
+    @property
+    def one(self) -> Callable[[int, int, int], tuple[float, ...]]: ...
+    @property
+    def many(self) -> Callable[..., tuple[Any, ...]]: ...
+    @property
+    def prompts(self) -> Callable[..., Sequence[tuple[str, float]]]: ...
 
 
 class Span(NamedTuple):
-    """Rounds under way: what they were planned as, when the first began, the seconds and the end of each, the cost terms.
-
-    A lone round has numbers where several have arrays.
-    """
+    """Rounds under way: what they were planned as, when the first began, the seconds and the end of each, the cost's terms."""
 
     plan: StepPlan
     start_s: float
-    seconds: Any
+    seconds: Any  # a list, or an array
     end_s: Any
-    terms: tuple[tuple[str, Any], ...]
-
-    def end_of(self, rounds: int) -> float:
-        """When the first `rounds` rounds are over."""
-        return float(self.end_s[rounds - 1]) if isinstance(self.end_s, np.ndarray) else cast(float, self.end_s)
+    alike: AlikeRounds | None
+    terms: Sequence[tuple[str, float]]  # beside those of `alike`
 
 
 class BookedReplica(Replica):
@@ -72,16 +87,22 @@ class BookedReplica(Replica):
     ):
         super().__init__(env, rules, pricer, paths, num_speculative_tokens)
         has_sums = getattr(pricer, "sums_suffice", True)
-        self._price_alike: Callable[..., StepCost] | None = getattr(pricer, "price_alike", None) if has_sums else None
+        self._alike: Callable[[int, int], AlikeRounds | None] | None = getattr(pricer, "alike", None) if has_sums else None
         self.scheduler = BookingScheduler(rules, num_speculative_tokens, getattr(pricer, "window", None))
         self.records = RequestRecords(self.scheduler.round_end_s)
+        self._log = StepLog(self._steps, self.scheduler.timeline, self.scheduler.round_end_s)
         self._span: Span | None = None
         self._rounds = 0  # of the span, less what an arrival cut off
         self._alarm: simpy.Event | None = None
         self._wakes = self._plain_steps = self._priced_singly = 0
 
+    @property
+    def steps(self) -> StepRecords:
+        self._log.settle()
+        return self._steps
+
     def statistics(self) -> EngineStatistics:
-        return EngineStatistics(self._wakes, len(self.steps), self._plain_steps, self._priced_singly)
+        return EngineStatistics(self._wakes, len(self._log), self._plain_steps, self._priced_singly)
 
     # ------------------------------------------------------------------------------------------------------------ clock
 
@@ -93,10 +114,11 @@ class BookedReplica(Replica):
         if self._alarm is None:
             self._wake_after(0.0)
         elif self._span is not None and self._rounds > 1:
-            rounds = int(np.searchsorted(self._span.end_s[: self._rounds], self.env.now)) + 1
+            end_s = self._span.end_s
+            rounds = bisect_left(end_s, self.env.now, 0, self._rounds) + 1
             if rounds < self._rounds:
                 self._rounds = rounds
-                self._wake_at(self._span.end_of(rounds))
+                self._wake_at(float(end_s[rounds - 1]))
 
     def _wake_at(self, time_s: float) -> None:
         self._wake_after(delay_until(time_s, self.env.now))
@@ -109,7 +131,7 @@ class BookedReplica(Replica):
         if event is not self._alarm:
             return  # cut short since
         if self._span is not None:
-            end_s = self._span.end_of(self._rounds)
+            end_s = float(self._span.end_s[self._rounds - 1])
             if self.env.now < end_s:
                 self._wake_at(end_s)
                 return
@@ -119,60 +141,81 @@ class BookedReplica(Replica):
         if plan is None:
             self._alarm = None
             return
-        self._rounds = rounds = self._horizon(plan) if plan.booked else 1
-        assert rounds > 0
-        self._span = self._priced(plan, rounds)
-        self._wake_at(self._span.end_of(rounds))
+        self._span = span = self._priced(plan)
+        self._rounds = len(span.seconds)
+        self._wake_at(float(span.end_s[-1]))
 
     # ----------------------------------------------------------------------------------------------------------- price
 
-    def _priced(self, plan: StepPlan, rounds: int) -> Span:
-        cost = self._swapped(plan, self._price(plan, rounds))
-        start_s: float = self.env.now
-        seconds: Any = cost.seconds
-        if rounds == 1:
-            shortest_s = longest_s = seconds
-            end_s: Any = start_s + seconds
+    def _priced(self, plan: StepPlan) -> Span:
+        """The plan for as many rounds as it holds."""
+        timeline, start_s = self.scheduler.timeline, self.env.now
+        switches = self._switches(plan)
+        alike = None
+        if plan.booked and self._alike is not None and timeline.now >= timeline.uneven_until:
+            alike = self._alike(plan.booked, self.scheduler.gamma)
+        terms: Sequence[tuple[str, float]] = ()
+        if alike is None:
+            cost = self._switched(self._swapped(plan, self._price_singly(plan)), switches)
+            seconds, terms = [cost.seconds], cost.terms
+        elif (rounds := 1 if switches else self._horizon(plan)) > SHORT_SPAN:
+            return self._long_span(plan, alike, rounds)
+        elif plan.prefill or plan.moved_blocks or switches:
+            cost = self._switched(self._swapped(plan, self._mixed(plan, alike)), switches)
+            seconds, terms = [cost.seconds], cost.terms
         else:
-            # A price that does not depend on the contexts is one number for all rounds.
-            spread = np.full(rounds, seconds)
-            shortest_s, longest_s, seconds = float(spread.min()), float(spread.max()), spread
-            ends = spread.copy()
-            ends[0] += start_s
-            end_s = np.add.accumulate(ends)
-        if not (shortest_s > 0 and longest_s < math.inf):
-            raise ValueError(f"a step must take a positive, finite time (got {shortest_s} to {longest_s} s)")
-        return Span(plan, start_s, seconds, end_s, cost.terms)
+            seconds = [alike.one(*context)[0] for context in timeline.contexts(rounds).T.tolist()]
+        end_s = list(accumulate(seconds, initial=start_s))[1:]
+        if not (min(seconds) > 0 and end_s[-1] < math.inf):
+            raise _no_time(min(seconds), max(seconds))
+        return Span(plan, start_s, seconds, end_s, alike, terms)
+
+    def _long_span(self, plan: StepPlan, alike: AlikeRounds, rounds: int) -> Span:
+        # A price that does not depend on the contexts is one number for all rounds.
+        seconds = np.full(rounds, alike.many(*self.scheduler.timeline.contexts(rounds))[0])
+        ends = seconds.copy()
+        ends[0] += self.env.now
+        end_s = np.add.accumulate(ends)
+        if not (seconds.min() > 0 and end_s[-1] < math.inf):
+            raise _no_time(seconds.min(), seconds.max())
+        return Span(plan, self.env.now, seconds, end_s, alike, ())
+
+    def _mixed(self, plan: StepPlan, alike: AlikeRounds) -> PricedStep:
+        """One round with what the prompts add to it, which alone are the terms."""
+        contexts = self.scheduler.timeline.contexts(1)[:, 0].tolist()
+        seconds, target_s, *_ = alike.one(*contexts)
+        terms = tuple(
+            alike.prompts(*contexts, target_s, plan.prefill, plan.prompts_finished, **told(plan)) if plan.prefill else ()
+        )
+        for _, more_s in terms:
+            seconds += more_s
+        return PricedStep(seconds, terms)
+
+    def _price_singly(self, plan: StepPlan) -> StepCost:
+        """From the list of sequences."""
+        decode = plan.decode
+        if plan.booked:
+            self._priced_singly += 1
+            now = self.scheduler.timeline.now
+            decode = [s.booking.decode(now) for s in self.scheduler.running if s.booking is not None]
+        return self.pricer.price(decode, plan.prefill, plan.prompts_finished, **told(plan))
 
     def _horizon(self, plan: StepPlan) -> int:
         """Rounds until something other than a round happens."""
         timeline = self.scheduler.timeline
-        uneven = timeline.now < timeline.uneven_until
-        if plan.prefill or plan.preempted or uneven or self._price_alike is None or len(self.scheduler.running) > plan.booked:
+        if plan.prefill or plan.preempted or len(self.scheduler.running) > plan.booked:
             return 1
-        if plan.slots_may_change:
+        if plan.slots_may_change or plan.moved_blocks:
             return 1
         rounds = min(timeline.first_end() - timeline.now, LONGEST_SPAN)
+        if self._policy is not None and self._policy.looks_in < rounds:
+            rounds = int(self._policy.looks_in)
         kv = self.scheduler.kv
-        blocks, most = timeline.row(BLOCKS, rounds), kv.free_blocks + kv.booked_blocks
+        blocks, most = timeline.coming(BLOCKS, rounds), kv.free_blocks + kv.booked_blocks
         if blocks[-1] > most:
             rounds = int(np.searchsorted(blocks, most, "right"))
+        assert rounds > 0
         return rounds
-
-    def _price(self, plan: StepPlan, rounds: int) -> StepCost:
-        timeline = self.scheduler.timeline
-        if plan.booked == 0:
-            return self.pricer.price(plan.decode, plan.prefill, plan.prompts_finished, **told(plan))
-        if self._price_alike is None or timeline.now < timeline.uneven_until:
-            self._priced_singly += 1
-            decode = [s.booking.decode(timeline.now) for s in self.scheduler.running if s.booking is not None]
-            return self.pricer.price(decode, plan.prefill, plan.prompts_finished, **told(plan))
-        drafted = self.scheduler.gamma
-        if rounds == 1:
-            sums = timeline.at(CONTEXT), timeline.at(WINDOWED), int(timeline.longest_in(1)[0])
-            return self._price_alike(plan.booked, drafted, *sums, plan.prefill, plan.prompts_finished, **told(plan))
-        rows = timeline.row(CONTEXT, rounds), timeline.row(WINDOWED, rounds), timeline.longest_in(rounds)
-        return self._price_alike(plan.booked, drafted, *rows)
 
     # ----------------------------------------------------------------------------------------------------------- commit
 
@@ -184,54 +227,56 @@ class BookedReplica(Replica):
             self._plain_steps += bool(plan.decode)
             accepted = accept(plan)
             emitted = self._commit(plan, accepted, span.start_s)
-            self.steps.append(step_record(plan, span.start_s, span.seconds, sum(accepted), emitted), span.terms)
+            self._log.add_step(step_record(plan, span.start_s, span.seconds[0], sum(accepted), emitted), span.terms)
+            self._tell(plan, sum(accepted))
         else:
             self._commit_booked(span, rounds)
         if plan.prompts:
             self.scheduler.unbooked += [s for s in plan.prompts if s.decoding and not s.ended]
 
     def _commit_booked(self, span: Span, rounds: int) -> None:
-        timeline, plan, drafts = self.scheduler.timeline, span.plan, self.scheduler.gamma
+        scheduler, plan, drafts = self.scheduler, span.plan, self.scheduler.gamma
         booked = plan.booked
-        drafted = booked * drafts
-        if timeline.now < timeline.uneven_until:
-            drafted -= timeline.at(MISSING_DRAFTS)
-        first_blocks = timeline.at(BLOCKS)
-        accepted, emitted = 0, booked  # type: Any, Any
-        if rounds == 1:
-            start_s, end_s = span.start_s, span.end_of(1)  # type: Any, Any
-            context, blocks = timeline.at(CONTEXT), first_blocks  # type: Any, Any
-            if drafts:
-                accepted, emitted = timeline.at(ACCEPTED), timeline.at(EMITTED)
-            self.scheduler.round_end_s.append(end_s)
-        else:
-            end_s = span.end_s[:rounds]
-            start_s = np.empty(rounds)
-            start_s[0], start_s[1:] = span.start_s, end_s[:-1]
-            context, blocks = timeline.row(CONTEXT, rounds).copy(), timeline.row(BLOCKS, rounds)
-            if drafts:
-                accepted, emitted = timeline.row(ACCEPTED, rounds).copy(), timeline.row(EMITTED, rounds).copy()
-            self.scheduler.round_end_s.frombytes(end_s.tobytes())
-        prompt_tokens = 0
+        append_to(scheduler.round_end_s, span.end_s[:rounds])
+        prompt_tokens, emitted = 0, 0 if drafts else booked
         if plan.prefill:
-            emitted = emitted + self._commit(plan, [], span.start_s)
+            emitted += self._commit(plan, [], span.start_s)
             prompt_tokens = sum([new_tokens for new_tokens, _ in plan.prefill])
-        step = (
-            start_s, span.seconds, booked, context, booked + drafted, drafted, accepted, emitted, len(plan.prefill),
-            prompt_tokens, plan.prompts_finished, plan.preempted, plan.running, plan.waiting,
-            blocks + (plan.used_blocks - first_blocks),
+        # Less what stands on the timeline.
+        step = StepRecord(
+            span.start_s, 0.0, booked, 0, booked * (1 + drafts), booked * drafts, -booked if drafts else 0, emitted,
+            len(plan.prefill), prompt_tokens, plan.prompts_finished, plan.preempted, plan.running, plan.waiting,
+            plan.used_blocks - scheduler.timeline.next(BLOCKS),
         )  # fmt: skip
-        self.steps.append(step, span.terms, rounds)
-        for booking in self.scheduler.advance(rounds):
+        if self._policy is not None and self._policy.looks_in < math.inf:
+            self._tell_booked(self._policy, rounds, booked)
+        for booking in scheduler.advance(rounds):
             self._finish(booking)
+        self._log.add_rounds(span.seconds[:rounds], step, span.alike, span.terms)
+
+    def _tell_booked(self, policy: DraftPolicy, rounds: int, booked: int) -> None:
+        """Lets a policy that looks know of the next rounds, which are about to be past."""
+        timeline, drafts = self.scheduler.timeline, self.scheduler.gamma
+        sequences = booked * rounds
+        context, drafting, accepted = int(timeline.coming(CONTEXT, rounds).sum()), 0, 0
+        if drafts:
+            drafting, accepted = sequences, int(timeline.coming(JUMPS, rounds).sum()) - sequences
+        if timeline.now < timeline.uneven_until:
+            drafting = sum(booking.decode(timeline.now)[1] > 0 for booking in timeline.bookings.values())
+        policy.done(rounds, drafts, sequences, context, drafting, accepted)
 
     def _finish(self, booking: Booking) -> None:
         """Records a sequence whose booking has ended."""
         sequence, rounds = booking.sequence, booking.end - booking.start
         if len(sequence.emission_s) == 1:
             booking.count(rounds)
-            tokens = None if booking.emitted is None else booking.emitted.astype(np.uint8).tobytes()
+            emitted = booking.emitted(rounds)
+            tokens = None if emitted is None else emitted.astype(np.uint8).tobytes()
             self._record(sequence, request_row(sequence, self.env.now, booking.start, tokens))
         else:
             booking.settle(booking.end, self.scheduler.round_end_s)
             self._record(sequence, request_row(sequence, self.env.now))
+
+
+def _no_time(shortest_s: float, longest_s: float) -> ValueError:
+    return ValueError(f"a step must take a positive, finite time (got {shortest_s} to {longest_s} s)")

@@ -16,39 +16,38 @@ from numpy.typing import NDArray
 from simulator.serving.scheduler import BatchingRules, Scheduler, SequenceState, StepPlan
 
 Integers = NDArray[np.int64]
-# Rows of the timeline: sums over the sequences of a round.
-CONTEXT, BLOCKS, WINDOWED, ACCEPTED, EMITTED, MISSING_DRAFTS = range(6)
+# Rows of the timeline: sums over the sequences of a round, and one maximum. JUMPS counts the tokens of rounds with drafts, CUT
+# those of them past the end of an output.
+CONTEXT, WINDOWED, LONGEST, BLOCKS, JUMPS, CUT, MISSING_DRAFTS = range(7)
+ROWS = 7
 
 
 class Booking:
     """The rounds `start` to `end` - 1 of one sequence under one γ.
 
-    positions: emitted tokens before each round, and after the last were its burst not cut. `context`, `blocks`, `accepted`,
-    `emitted`, `drafted` are by round; the last three None where nothing is drafted, `drafted` also where every round has γ.
+    context, blocks, jumps, drafted: by round. `jumps` is None where nothing is drafted: each round is one token. `drafted` is
+    None where every round has γ. The last round emits `cut` tokens fewer than it jumps.
     """
 
-    __slots__ = (
-        "accepted", "blocks", "context", "drafted", "emitted", "end", "entry_blocks", "gamma", "rows", "sequence", "start",
-    )  # fmt: skip
+    __slots__ = ("blocks", "context", "cut", "drafted", "end", "entry_blocks", "gamma", "jumps", "rows", "sequence", "start")
 
     def __init__(
         self, sequence: SequenceState, start: int, gamma: int, tables: Tables, entry_blocks: int, window: int | None,
         shared_blocks: int = 0,
     ):  # fmt: skip
         self.sequence, self.start, self.gamma, self.entry_blocks = sequence, start, gamma, entry_blocks
-        first, offset = sequence.emitted, sequence.prompt_tokens - 1
-        self.accepted = self.emitted = self.drafted = None
+        self.jumps: Integers | None = None
+        self.drafted: Integers | None = None
+        self.cut = 0
+        offset = sequence.prompt_tokens - 1
         if gamma == 0:
-            begin, stop = offset + first, offset + sequence.output_tokens
+            begin, stop = offset + sequence.emitted, offset + sequence.output_tokens
             self.context, self.blocks = tables.counting(stop)[begin:stop], tables.blocks_at(gamma, stop)[begin:stop]
         else:
             positions, drafted = _positions(sequence, gamma)
-            after = np.array(positions, dtype=np.int64)
-            jumps = after[1:] - after[:-1]
-            self.context, self.accepted, self.emitted = after[:-1] + offset, jumps - 1, jumps
-            if positions[-1] > sequence.output_tokens:
-                self.emitted = jumps.copy()
-                self.emitted[-1] -= positions[-1] - sequence.output_tokens
+            self.cut = positions[-1] - sequence.output_tokens
+            contexts = np.array(positions, dtype=np.int64) + offset
+            self.context, self.jumps = contexts[:-1], contexts[1:] - contexts[:-1]
             if drafted is None:
                 self.blocks = tables.blocks_at(gamma, offset + sequence.output_tokens)[self.context]
             else:
@@ -62,10 +61,18 @@ class Booking:
         self.rows: list[tuple[int, Integers]] = [(CONTEXT, self.context), (BLOCKS, self.blocks)]
         if window is not None:
             self.rows.append((WINDOWED, np.minimum(self.context, window)))
-        if self.accepted is not None and self.emitted is not None:
-            self.rows += [(ACCEPTED, self.accepted), (EMITTED, self.emitted)]
+        if self.jumps is not None:
+            self.rows.append((JUMPS, self.jumps))
         if self.drafted is not None:
             self.rows.append((MISSING_DRAFTS, gamma - self.drafted))
+
+    def emitted(self, rounds: int) -> Integers | None:
+        """Tokens emitted in each of the first `rounds` rounds; None where it is one in each."""
+        if self.jumps is None or self.cut == 0 or rounds < len(self.jumps):
+            return None if self.jumps is None else self.jumps[:rounds]
+        emitted = self.jumps.copy()
+        emitted[-1] -= self.cut
+        return emitted
 
     def held_before(self, round_: int) -> int:
         """Blocks held as round `round_` is about to be planned."""
@@ -84,12 +91,9 @@ class Booking:
             return
         self.count(rounds)
         sequence.emission_s += round_end_s[self.start : until]
-        if self.emitted is None:
-            tokens = rounds
-            sequence.emission_tokens += array("i", (1,)) * rounds
-        else:
-            tokens = int(self.emitted[:rounds].sum())
-            sequence.emission_tokens += array("i", self.emitted[:rounds].tolist())
+        emitted = self.emitted(rounds)
+        tokens = rounds if emitted is None else int(emitted.sum())
+        sequence.emission_tokens += array("i", (1,)) * rounds if emitted is None else array("i", emitted.tolist())
         sequence.emitted += tokens
         sequence.computed += tokens
 
@@ -97,15 +101,16 @@ class Booking:
         """Adds the first `rounds` rounds to the sequence's counters."""
         sequence = self.sequence
         sequence.rounds += rounds
-        if self.accepted is None:
+        if self.jumps is None:
             return
-        sequence.accepted += int(self.accepted[:rounds].sum())
         if self.drafted is None:
             sequence.draft_rounds += rounds
             sequence.drafted += rounds * self.gamma
         else:
             sequence.draft_rounds += int(np.count_nonzero(self.drafted[:rounds]))
             sequence.drafted += int(self.drafted[:rounds].sum())
+        last = rounds - 1
+        sequence.accepted += int(self.context[last] - self.context[0] + self.jumps[last]) - rounds
 
 
 def _positions(sequence: SequenceState, gamma: int) -> tuple[list[int], list[int] | None]:
@@ -158,13 +163,15 @@ class Tables:
 
 
 class Timeline:
-    """Sums over all bookings, by round. `longest` is a maximum, so that taking a booking away computes it anew."""
+    """Sums over all bookings, by round. It keeps the rounds that are past until it is told to forget them.
+
+    LONGEST is a maximum, so that taking a booking away computes it anew.
+    """
 
     def __init__(self, tables: Tables, window: int | None):
         self.tables, self.window = tables, window
         self.now = 0  # the next round
-        self.sums: Integers = np.zeros((6, 1024), dtype=np.int64)
-        self.longest: Integers = np.zeros(1024, dtype=np.int64)
+        self.rows: Integers = np.zeros((ROWS, 4096), dtype=np.int64)
         self.origin = 0  # the round of column 0
         self.uneven_until = 0  # from this round on every sequence has γ drafts
         self.bookings: dict[int, Booking] = {}
@@ -184,8 +191,9 @@ class Timeline:
         self._make_room(booking.end)
         first, last = booking.start - self.origin, booking.end - self.origin
         for row, values in booking.rows:
-            self.sums[row, first:last] += values
-        longest = self.longest[first:last]
+            self.rows[row, first:last] += values
+        self.rows[CUT, last - 1] += booking.cut
+        longest = self.rows[LONGEST, first:last]
         np.maximum(longest, booking.context, out=longest)
         if booking.drafted is not None:
             self.uneven_until = max(self.uneven_until, booking.end)
@@ -196,19 +204,21 @@ class Timeline:
         done = self.now - booking.start
         first, last = self.now - self.origin, booking.end - self.origin
         for row, values in booking.rows:
-            self.sums[row, first:last] -= values[done:]
-        self.longest[first:last] = 0
+            self.rows[row, first:last] -= values[done:]
+        self.rows[CUT, last - 1] -= booking.cut
+        self.rows[LONGEST, first:last] = 0
         for other in self.bookings.values():
             end = min(other.end, booking.end)
             if end > self.now:
-                longest = self.longest[first : end - self.origin]
+                longest = self.rows[LONGEST, first : end - self.origin]
                 np.maximum(longest, other.context[self.now - other.start : end - other.start], out=longest)
 
     def clear(self) -> None:
         """Takes every booking away."""
         self.bookings.clear()
         self._ends.clear()
-        self.sums[:], self.longest[:], self.uneven_until = 0, 0, 0
+        self.rows[:, self.now - self.origin :] = 0
+        self.uneven_until = 0
 
     def first_end(self) -> int:
         """The round by which the first sequence has finished."""
@@ -227,29 +237,38 @@ class Timeline:
                 finished.append(booking)
         return finished
 
-    def row(self, name: int, rounds: int) -> Integers:
-        """One sum over the next `rounds` rounds."""
+    def coming(self, row: int, rounds: int) -> Integers:
+        """A row over the next `rounds` rounds."""
         first = self.now - self.origin
-        return self.sums[name, first : first + rounds]
+        return self.rows[row, first : first + rounds]
 
-    def at(self, name: int) -> int:
-        """One sum in the next round."""
-        return int(self.sums[name, self.now - self.origin])
-
-    def longest_in(self, rounds: int) -> Integers:
+    def contexts(self, rounds: int) -> Integers:
+        """The next rounds' contexts, (3, rounds): CONTEXT, WINDOWED and LONGEST."""
         first = self.now - self.origin
-        return self.longest[first : first + rounds]
+        return self.rows[: LONGEST + 1, first : first + rounds]
+
+    def next(self, row: int) -> int:
+        """A row in the next round."""
+        return self.rows.item(row, self.now - self.origin)
+
+    def past(self, row: int, first: int) -> Integers:
+        """A row over the rounds from `first` to the last one that is past."""
+        return self.rows[row, first - self.origin : self.now - self.origin]
+
+    def forget(self) -> None:
+        """Lets the rounds go that are past."""
+        past = self.now - self.origin
+        rows = np.zeros_like(self.rows)
+        rows[:, : rows.shape[1] - past] = self.rows[:, past:]
+        self.rows, self.origin = rows, self.now
 
     def _make_room(self, end: int) -> None:
-        """Makes columns up to round `end`, dropping those in the past."""
-        width = len(self.longest)
-        if end - self.origin <= width:
-            return
-        past = self.now - self.origin
-        grown = max(2 * (end - self.now), width)
-        sums, longest = np.zeros((6, grown), dtype=np.int64), np.zeros(grown, dtype=np.int64)
-        sums[:, : width - past], longest[: width - past] = self.sums[:, past:], self.longest[past:]
-        self.sums, self.longest, self.origin = sums, longest, self.now
+        """Makes columns up to round `end`."""
+        width = self.rows.shape[1]
+        if end - self.origin > width:
+            rows = np.zeros((ROWS, 2 * (end - self.origin)), dtype=np.int64)
+            rows[:, :width] = self.rows
+            self.rows = rows
 
 
 class BookingScheduler(Scheduler):
@@ -332,10 +351,10 @@ class BookingScheduler(Scheduler):
                 return False
             rows = booked * (1 + self.gamma)
             if timeline.now < timeline.uneven_until:
-                rows -= timeline.at(MISSING_DRAFTS)
+                rows -= timeline.next(MISSING_DRAFTS)
             if rows > plan.budget:
                 return False
-            blocks = timeline.at(BLOCKS)
+            blocks = timeline.next(BLOCKS)
             if blocks <= kv.free_blocks + kv.booked_blocks:
                 break
             if len(self.running) == 1 or kv.prefixes is not None:
@@ -381,7 +400,7 @@ class BookingScheduler(Scheduler):
         """Lets `rounds` rounds pass. Returns the bookings that ended; their blocks are free again."""
         timeline, kv = self.timeline, self.kv
         if rounds > 1:
-            kv.book(int(timeline.row(BLOCKS, rounds)[-1]))
+            kv.book(int(timeline.coming(BLOCKS, rounds)[-1]))
         timeline.now += rounds
         finished = timeline.pop_finished()
         for booking in finished:

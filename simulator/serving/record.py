@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, overload
 
@@ -241,6 +241,12 @@ class RequestRecords(Sequence[RequestRecord]):
         order = np.lexsort((self.column("request_id"), self.column("arrival_s")))
         return self.take(order[~np.isnan(self.column("finish_s")[order])])
 
+    def admitted_by_arrival(self) -> RequestRecords:
+        """Those that were not rejected, in order of arrival: they finished or were given up."""
+        order = np.lexsort((self.column("request_id"), self.column("arrival_s")))
+        over = ~np.isnan(self.column("finish_s")) | ~np.isnan(self.column("cancelled_s"))
+        return self.take(order[over[order]])
+
     def __len__(self) -> int:
         return len(self._columns["arrival_s"]) + len(self._pending) if self._order is None else len(self._order)
 
@@ -323,39 +329,25 @@ class StepRecord(NamedTuple):
 _TYPES: dict[str, Any] = {"start_s": np.float64, "seconds": np.float64, "context_tokens": np.int64, "prefill_tokens": np.int64}
 
 
+Values = tuple[NDArray[Any], NDArray[np.int64] | None]
+"""A number for each step and None; or a number for each span of steps, and their counts. `start_s` is always the former."""
+
+
 class _Column:
-    """One number of every step, in pieces: a piece holds each step's, or one for each span with the numbers of their steps."""
+    """One number of every step, in pieces."""
 
     __slots__ = ("_pieces",)
 
     def __init__(self) -> None:
-        self._pieces: list[tuple[NDArray[Any], NDArray[np.int64] | None]] = []
+        self._pieces: list[Values] = []
 
-    def add(self, values: Sequence[Any], counts: NDArray[np.int64], begins: list[int], dtype: Any) -> None:
-        """A value for each span of so many steps: a number, or an array that begins with one for each step."""
-        arrays = [index for index, value in enumerate(values) if value.__class__ is np.ndarray]
-        plain = list(values)
-        for index in arrays:
-            plain[index] = 0
-        piece = np.array(plain, dtype=dtype)
-        if not arrays:
-            self._pieces.append((piece, counts))
-            return
-        column, sizes = np.repeat(piece, counts), counts.tolist()
-        for index in arrays:
-            begin, count = begins[index], sizes[index]
-            column[begin : begin + count] = values[index][:count]
-        self._pieces.append((column, None))
+    def add(self, piece: Values) -> None:
+        self._pieces.append(piece)
 
-    def set(self, values: NDArray[Any]) -> None:
-        """Takes one value for each step as all there is."""
-        self._pieces = [(values, None)]
-
-    def all(self, length: int, dtype: Any) -> NDArray[Any]:
-        """Every step's, (length,): steps before the first piece have 0."""
+    def all(self, dtype: Any) -> NDArray[Any]:
+        """Every step's, (steps,)."""
         whole = [piece if counts is None else np.repeat(piece, counts) for piece, counts in self._pieces]
-        missing = length - sum(len(piece) for piece in whole)
-        return np.concatenate([np.zeros(missing, dtype=dtype), *whole])
+        return np.concatenate([np.empty(0, dtype=dtype), *whole])
 
 
 class StepRecords:
@@ -365,53 +357,57 @@ class StepRecords:
         self._columns = {name: _Column() for name in StepRecord._fields}
         self._terms: dict[str, _Column] = {}
         self._length = 0
-        # Spans of steps that are not in the columns yet: how many, their fields and their terms.
-        self._pending: list[tuple[int, tuple[Any, ...], Iterable[tuple[str, Any]]]] = []
+        # Steps that are not in the columns yet, and their terms.
+        self._pending: list[tuple[StepRecord, Iterable[tuple[str, float]]]] = []
 
     @classmethod
     def joined(cls, parts: Sequence[StepRecords]) -> StepRecords:
         """All steps of several replicas, by start; at equal starts in the order of the replicas."""
         whole = cls()
         order = np.argsort(np.concatenate([part.column("start_s") for part in parts]), kind="stable")
-        whole._length = len(order)
-        for name, column in whole._columns.items():
-            column.set(np.concatenate([part.column(name) for part in parts])[order])
-        for name in dict.fromkeys(name for part in parts for name in part.term_names):
-            seconds = [part.term(name) if name in part.term_names else np.zeros(len(part)) for part in parts]
-            whole._terms[name] = _Column()
-            whole._terms[name].set(np.concatenate(seconds)[order])
+        names = dict.fromkeys(name for part in parts for name in part.term_names)
+        fields = {name: np.concatenate([part.column(name) for part in parts])[order] for name in StepRecord._fields}
+        terms = {name: np.concatenate([part.term(name) for part in parts])[order] for name in names}
+        whole.extend({name: (values, None) for name, values in fields.items()}, {n: (s, None) for n, s in terms.items()})
         return whole
 
-    def append(self, step: tuple[Any, ...], terms: Iterable[tuple[str, Any]], count: int = 1) -> None:
-        """Adds a step; terms of the same name add up.
-
-        Or `count` steps at once: each field of `step` and each term is one number for all of them, or an array that begins with
-        one for each.
-        """
-        self._pending.append((count, step, terms))
-        self._length += count
+    def append(self, step: StepRecord, terms: Iterable[tuple[str, float]]) -> None:
+        """Adds a step; terms of the same name add up."""
+        self._pending.append((step, terms))
         if len(self._pending) == _BATCH:
             self._settle()
+
+    def extend(self, fields: Mapping[str, Values], terms: Mapping[str, Values]) -> None:
+        """Adds many steps at once: all fields of `StepRecord`, and the terms that they have."""
+        self._settle()
+        for name, column in self._columns.items():
+            values, counts = fields[name]
+            column.add((values.astype(_TYPES.get(name, np.int32), copy=False), counts))
+        for name in terms:
+            if name not in self._terms:
+                self._terms[name] = _Column()
+                self._terms[name].add(_none_in(self._length))
+        steps = len(fields["start_s"][0])
+        for name, column in self._terms.items():
+            column.add(terms.get(name, _none_in(steps)))
+        self._length += steps
 
     def _settle(self) -> None:
         """Moves what is pending into the columns."""
         if not self._pending:
             return
-        counts = np.array([count for count, _, _ in self._pending])
-        begins = (np.cumsum(counts) - counts).tolist()
-        fields = zip(*(step for _, step, _ in self._pending), strict=True)
-        for name, values in zip(StepRecord._fields, fields, strict=True):
-            self._columns[name].add(values, counts, begins, _TYPES.get(name, np.int32))
-        named = [_added_up(terms) for _, _, terms in self._pending]
-        for name in dict.fromkeys(name for terms in named for name in terms):
-            if name not in self._terms:
-                self._terms[name] = _Column()
-        for name, column in self._terms.items():
-            column.add([terms.get(name, 0.0) for terms in named], counts, begins, np.float64)
-        self._pending.clear()
+        steps, terms = zip(*self._pending, strict=True)
+        self._pending = []
+        fields = zip(StepRecord._fields, zip(*steps, strict=True), strict=True)
+        named = [added_up(each) for each in terms]
+        names = dict.fromkeys(name for each in named for name in each)
+        self.extend(
+            {name: (np.array(values), None) for name, values in fields},
+            {name: (np.array([each.get(name, 0.0) for each in named]), None) for name in names},
+        )
 
     def __len__(self) -> int:
-        return self._length
+        return self._length + len(self._pending)
 
     def __getitem__(self, index: int) -> StepRecord:
         return StepRecord(*(self.column(name)[index].item() for name in StepRecord._fields))
@@ -422,12 +418,14 @@ class StepRecords:
     def column(self, name: str) -> NDArray[Any]:
         """One field of `StepRecord` over all steps, (steps,)."""
         self._settle()
-        return self._columns[name].all(self._length, _TYPES.get(name, np.int32))
+        return self._columns[name].all(_TYPES.get(name, np.int32))
 
     def term(self, name: str) -> Floats:
-        """Seconds of one cost term in every step, (steps,); 0 where a step has no such term."""
+        """Seconds of one cost term in every step, (steps,); 0 where a step has no such term, or none has."""
         self._settle()
-        return self._terms[name].all(self._length, np.float64)
+        if name not in self._terms:
+            return np.zeros(len(self))
+        return self._terms[name].all(np.float64)
 
     @property
     def term_names(self) -> tuple[str, ...]:
@@ -440,7 +438,8 @@ class StepRecords:
         return {name: float(self.term(name).sum()) for name in self.term_names}
 
 
-def _added_up(terms: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def added_up(terms: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Seconds by name; those of the same name together."""
     terms = tuple(terms)
     named = dict(terms)
     if len(named) < len(terms):
@@ -448,6 +447,11 @@ def _added_up(terms: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         for name, seconds in terms:
             named[name] += seconds
     return named
+
+
+def _none_in(steps: int) -> Values:
+    """A column of so many steps that have no such term."""
+    return np.zeros(1), np.array([steps])
 
 
 @dataclass(frozen=True, slots=True)
