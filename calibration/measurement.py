@@ -231,7 +231,7 @@ def _parse(path: Path, data: bytes, unfinished: bool) -> tuple[MeasurementFile, 
             elif kind == "end":
                 finished = record == {"lines": number - 1}
             elif kind == "resumed":
-                finished, minutes = False, float(record["minutes"])
+                finished, minutes = False, float(record.get("minutes", minutes))
             else:
                 raise MeasurementError(path, number, f"record must be header, visit, resumed or end (got {kind!r})")
         except ValidationError as error:

@@ -36,6 +36,7 @@ from simulator.calibrate.gemm_fitting import gemm_seconds
 from simulator.calibrate.laws import Attention, Forward, Gemm, attention_law, forward_law, with_coefficients, with_row_factors
 from simulator.calibrate.parts import Cells
 from simulator.calibrate.profile import profile_text, write_profile
+from simulator.calibrate.repeats import repeated_ratios
 from simulator.calibrate.report import FitReport, report_lines
 from simulator.cost.roofline import logits_s
 from simulator.hardware import Hardware, find_hardware
@@ -333,6 +334,26 @@ def test_a_device_that_no_datasheet_knows_gets_measured_peaks(stored: Path, tmp_
     known = fit_measurements(file).hardware
     cells_of = [Gemm(m, 4096, 4096) for m in (1, 8, 512)]
     assert gemm_seconds(loaded, "bf16")(cells_of) == pytest.approx(gemm_seconds(known, "bf16")(cells_of), rel=0.03)
+
+
+ROOT = Path(__file__).parents[1]
+SHIPPED = sorted((ROOT / "calibration" / "measurements").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_measurement_gives_its_shipped_profile_to_the_byte_and_holds_the_bar(path: Path) -> None:
+    """Fitted again, the profile has the ratio t(γ+1 rows)/t(1 row) within 10 % of what a second series in the same run gave."""
+    file = read_measurements(path)
+    found = fit_measurements(file)
+    assert profile_text(found) == (ROOT / "hardware_profiles" / f"{path.stem}.yaml").read_text()
+    _, ratios = repeated_ratios(file, found)
+    assert [ratio.num_speculative_tokens for ratio in ratios] == list(range(1, 9))
+    assert max(ratio.profile_error for ratio in ratios) < 0.10
+    # Whole passes that were not fitted, batches and contexts of their own and a model among them.
+    part = found.part("whole forward")
+    assert part is not None
+    assert part.held_out is not None
+    assert part.held_out.median < 0.15
 
 
 # ----------------------------------------------------------------------------------------------------- two calibrations
