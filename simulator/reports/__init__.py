@@ -16,7 +16,13 @@ from simulator.reports.capacity import (
     capacity_tables,
     write_capacity,
 )
-from simulator.reports.explanation import doubt_table, explanation_sentences, explanation_summary, explanation_table
+from simulator.reports.explanation import (
+    doubt_sentences,
+    doubt_table,
+    explanation_sentences,
+    explanation_summary,
+    explanation_table,
+)
 from simulator.reports.exports import exported
 from simulator.reports.files import prepare_directory, to_json, write_break_even, write_run
 from simulator.reports.html import html
@@ -73,6 +79,7 @@ __all__ = [
     "check_profile_path",
     "check_rows",
     "check_summary",
+    "doubt_sentences",
     "doubt_table",
     "explanation_sentences",
     "explanation_summary",
