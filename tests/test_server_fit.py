@@ -150,7 +150,6 @@ def test_one_gamma_cannot_tell_a_round_from_its_draft_passes() -> None:
         ([bench(1), bench(8)], "with speculation too"),
         ([bench(1, 3), bench(8, 3)], "without speculation too"),
         ([bench(1, 0, None), bench(1, 3)], "mean time per output token"),
-        ([bench(1, 0, total_input_tokens=None), bench(1, 3)], "prompt_tokens_mean"),
     ],
 )
 def test_runs_that_say_nothing_of_an_engine_are_refused(runs: Sequence[dict[str, Any]], words: str) -> None:
@@ -196,8 +195,9 @@ def test_a_published_run_left_out_comes_closer_than_by_an_engine_that_is_not_kno
     base, left_out = (
         np.array([abs(point.error(getattr(point, which))) for point in rounds_only]) for which in ("base_s", "left_out_s")
     )
-    assert left_out.mean() < 0.035
-    assert left_out.mean() < 0.75 * base.mean()
+    assert left_out.mean() < 0.035  # as far as runs of one configuration scatter
+    if method == "eagle3":  # whose rounds the generic engine takes for a quarter shorter; EAGLE's it has right
+        assert left_out.mean() < 0.25 * base.mean()
 
 
 # ------------------------------------------------------------------------------------------------------------ the command

@@ -34,10 +34,16 @@ def check_server(
         print_json(reports.check_summary(answer))
         return
     console = console_of_stdout()
-    print_sentence(console, answer.verdict, "bold")
+    if measured := reports.measured_sentence(answer):
+        print_sentence(console, measured, "bold")
+    print_sentence(console, f"{answer.verdict[0].upper()}{answer.verdict[1:]}.", "bold")
     console.print()
     print_table(console, reports.CHECK_HEADER, reports.check_rows(answer))
     print_notes(console, [], answer.doubts)
+    if settings := reports.settings_of_check(answer):
+        print_sentence(console, f"These settings, for {settings[0].engine}:", "dim")
+        for snippet in settings:
+            sys.stdout.write(snippet.text.rstrip() + "\n")
     if answer.recipe is not None:
         print_sentence(console, "To compare timing alone, hold the server to the measured acceptance:", "dim")
         sys.stdout.write(answer.recipe.text + "\n")

@@ -26,9 +26,9 @@ from simulator.spec import Problem, SpecError
 
 # Host times of the shipped engines span a factor of 18 (0.16 to 2.9 ms a round): one standard deviation of their logarithm.
 BETWEEN_ENGINES_STD = 1.0
-# A constant is known from the runs where they halve its doubt, and none is tried that at two standard deviations moves no run
+# A constant is known from the runs where they halve its variance, and none is tried that at two standard deviations moves no run
 # by as much as one run's noise.
-KNOWN = 0.5
+KNOWN = 0.5**0.5
 _REACH = 2.0
 _MOST_SIMULATIONS = 3
 _SETTLED = 0.02
@@ -164,8 +164,8 @@ class _Fit:
 
     def solve(self, chosen: Sequence[int]) -> tuple[dict[str, float], dict[str, float], dict[str, Fate]]:
         """(values, standard deviations, fates) on some of the points: constants out of reach are kept at once, then the least
-        known one after the other, each time with a new fit, until the points halve the doubt of all that are left. Constants that
-        play no part have no fate."""
+        known one after the other, each time with a new fit, until the points halve the variance of all that are left. Constants
+        that play no part have no fate."""
         fates: dict[str, Fate] = dict.fromkeys(self.base, "fitted")
         anchors = self._anchored(chosen, self.prior)
         for name in self.base:

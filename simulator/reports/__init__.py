@@ -25,8 +25,17 @@ from simulator.reports.imports import import_rows, import_sentence, import_summa
 from simulator.reports.known import known
 from simulator.reports.markdown import markdown
 from simulator.reports.run_page import run_page
+from simulator.reports.schedule import (
+    fixed_table,
+    schedule_map,
+    schedule_notes,
+    schedule_sentences,
+    schedule_snippets,
+    schedule_summary,
+    write_schedule,
+)
 from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_summary, sensitivity_table
-from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary
+from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary, measured_sentence, settings_of_check
 from simulator.reports.server_fit import CONSTANTS_HEADER as FIT_CONSTANTS_HEADER
 from simulator.reports.server_fit import RUNS_HEADER as FIT_RUNS_HEADER
 from simulator.reports.server_fit import (
@@ -74,6 +83,7 @@ __all__ = [
     "fit_summary",
     "fitted_constant_rows",
     "fitted_run_rows",
+    "fixed_table",
     "headline",
     "html",
     "import_rows",
@@ -82,6 +92,7 @@ __all__ = [
     "interval",
     "known",
     "markdown",
+    "measured_sentence",
     "milliseconds",
     "prediction_rows",
     "prediction_sentence",
@@ -89,9 +100,15 @@ __all__ = [
     "run_page",
     "run_summary",
     "run_table",
+    "schedule_map",
+    "schedule_notes",
+    "schedule_sentences",
+    "schedule_snippets",
+    "schedule_summary",
     "sensitivity_sentences",
     "sensitivity_summary",
     "sensitivity_table",
+    "settings_of_check",
     "settings_rows",
     "significant",
     "step_costs_sentence",
@@ -108,4 +125,5 @@ __all__ = [
     "write_engine_profile",
     "write_import",
     "write_run",
+    "write_schedule",
 ]

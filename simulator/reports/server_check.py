@@ -5,10 +5,38 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from simulator.plots.words import significant, times
-from simulator.questions.server_check import Compared, ServerCheck
+from simulator.interchange.engine_settings import Snippet
+from simulator.plots.words import milliseconds, significant, times
+from simulator.questions.server_check import DRAFT_SHARE, TIME_PER_TOKEN, Compared, ServerCheck
+from simulator.reports.exports import exported
+from simulator.spec import SpecError
 
+# Two runs that differ by less say nothing: a run repeated differs by as much.
+_LEAST_GAIN = 0.03
 CHECK_HEADER = ("quantity", "run", "measured", "predicted", "80 % interval", "error")
+
+
+def measured_sentence(check: ServerCheck) -> str:
+    """What the two runs themselves say; "" of one run."""
+    gain = check.measured_gain
+    if gain is None:
+        return ""
+    before, after = (
+        milliseconds(next(row.measured for row in check.rows if row.quantity == TIME_PER_TOKEN and row.part == part))
+        for part in ("without", "with")
+    )
+    said = "wins" if gain > 1 + _LEAST_GAIN else "loses" if gain < 1 - _LEAST_GAIN else "changes little"
+    return f"Measured: speculation {said} on this server, {times(gain)} in time per token ({before} to {after})."
+
+
+def settings_of_check(check: ServerCheck) -> tuple[Snippet, ...]:
+    """What was measured as settings to paste; nothing where the engine has no such setting or nothing was drafted."""
+    if not check.scenario.deployment.speculative:
+        return ()
+    try:
+        return exported(check.scenario)
+    except SpecError:
+        return ()
 
 
 def check_rows(check: ServerCheck) -> list[tuple[str, ...]]:
@@ -28,13 +56,17 @@ def check_summary(check: ServerCheck) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "verdict": check.verdict,
+        "measured_gain": check.measured_gain,
         "rows": [{**asdict(row), "error": row.error, "inside": row.inside} for row in check.rows],
         "doubts": list(check.doubts),
+        "settings": [asdict(snippet) for snippet in settings_of_check(check)],
         "recipe": None if check.recipe is None else asdict(check.recipe),
     }
 
 
 def _shown(row: Compared, value: float) -> str:
+    if row.quantity == DRAFT_SHARE:
+        return f"{100 * value:.1f} %"
     if row.part == "ratio":
         return times(value) if row.quantity.startswith("gain") else significant(value)
     if row.quantity.endswith("per second"):
