@@ -32,7 +32,9 @@ from simulator.commands.import_runs import import_runs
 from simulator.commands.list_known import list_known
 from simulator.commands.predict import predict
 from simulator.commands.run import run
+from simulator.commands.schedule import schedule
 from simulator.commands.schema import schema
+from simulator.commands.sweep import sweep
 from simulator.commands.trace import trace
 from simulator.commands.validate import validate
 from simulator.console import err
@@ -44,7 +46,9 @@ VERBS: dict[str, Callable[..., None]] = {
     "predict": predict,
     "break-even": break_even,
     "capacity": capacity,
+    "schedule": schedule,
     "explain": explain,
+    "sweep": sweep,
     "import": import_runs,
     "check-server": check_server,
     "fit-engine": fit_engine,

@@ -124,9 +124,12 @@ class Coefficients(Spec):
     gemm_overhead_s: per GEMM in a captured graph. gemm_smoothness: p of the smooth maximum. gemm_tile_rows: T, to which
     rows are rounded for arithmetic. *_by_type: the same for GEMMs that compute in one type (fp8 kernels differ from the 16-bit
     ones that the plain coefficients speak of). attention_tile_rows: to which query rows × heads of one KV head are rounded for
-    arithmetic. attention_wave_s: time of one wave of sequence × KV-head blocks over the compute units. walk_*: the kernel
+    arithmetic. attention_wave_s: time of one wave of sequence × KV-head blocks over the compute units. gemm_wave_power: how
+    much of a last, partly empty wave of a GEMM's blocks is waited for (0: none, 1: all of it). walk_*: the kernel
     without split-KV: its overhead, and one block's serial walk over the KV cache (seconds per cached token at head
-    dimension 128, and fixed). elementwise_overhead_s: one small kernel (norm, rotary embedding, activation, KV write).
+    dimension 128, what each query row adds to that, and fixed); walk_copy_*: where that kernel is given copies of the cache, one
+    for every query head (PyTorch with a mask), seconds per copied byte beyond those that the caches hold.
+    elementwise_overhead_s: one small kernel (norm, rotary embedding, activation, KV write).
 
     expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, time per layer beside it, how much of
     a new choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where routing picks groups
@@ -139,6 +142,7 @@ class Coefficients(Spec):
     gemm_overhead_s: Quantity
     gemm_smoothness: Quantity
     gemm_tile_rows: Quantity
+    gemm_wave_power: Quantity
     attention_overhead_s: Quantity
     attention_bandwidth_fraction: Quantity
     attention_flops_fraction: Quantity
@@ -146,7 +150,10 @@ class Coefficients(Spec):
     attention_tile_rows: Quantity
     walk_overhead_s: Quantity
     walk_s_per_token: Quantity
+    walk_row_s_per_token: Quantity
     walk_fixed_s: Quantity
+    walk_copy_s_per_byte: Quantity
+    walk_copy_free_bytes: Quantity
     elementwise_overhead_s: Quantity
     expert_bandwidth_fraction: Quantity
     expert_overhead_s: Quantity
@@ -159,6 +166,7 @@ class Coefficients(Spec):
     gemm_overhead_s_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_smoothness_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_tile_rows_by_type: dict[str, Quantity] = Field(default_factory=dict)
+    gemm_wave_power_by_type: dict[str, Quantity] = Field(default_factory=dict)
 
 
 # Coefficients that are a mapping by compute type.
@@ -173,6 +181,7 @@ class GemmRates(NamedTuple):
     overhead_s: float
     smoothness: float
     tile_rows: float
+    wave_power: float
     row_factors: RowFactors | None
 
 
@@ -270,9 +279,10 @@ class KindDefaults:
 # Without any calibration (docs/model.md): 20 µs a layer over about seven kernels, 0.80 of bandwidth, 0.65 of FLOP/s, p = 3.
 _GPU: dict[str, float] = {
     "memory_bandwidth_fraction": 0.80, "flops_fraction": 0.65, "gemm_overhead_s": 3e-6, "gemm_smoothness": 3.0,
-    "gemm_tile_rows": 64.0, "attention_overhead_s": 10e-6, "attention_bandwidth_fraction": 0.75,
+    "gemm_tile_rows": 64.0, "gemm_wave_power": 0.0, "attention_overhead_s": 10e-6, "attention_bandwidth_fraction": 0.75,
     "attention_flops_fraction": 0.5, "attention_wave_s": 2.7e-6, "attention_tile_rows": 64.0,
-    "walk_overhead_s": 3e-6, "walk_fixed_s": 4.5e-6, "elementwise_overhead_s": 2.5e-6,
+    "walk_overhead_s": 3e-6, "walk_row_s_per_token": 0.0, "walk_fixed_s": 4.5e-6, "walk_copy_s_per_byte": 0.0,
+    "walk_copy_free_bytes": 0.0, "elementwise_overhead_s": 2.5e-6,
 }  # fmt: skip
 DEFAULTS: Mapping[Kind, KindDefaults] = {
     "gpu": KindDefaults(_GPU, "no measurement of this device: class default"),
@@ -286,13 +296,14 @@ DEFAULTS: Mapping[Kind, KindDefaults] = {
     ),
     # One Zen 3 core: GEMM at 0.46-0.60 of peak; a sum of bytes and arithmetic fits its forward times better than their maximum.
     # Two Zen 5 sockets under llama.cpp, 16 bit, read 0.41-0.74 of their bandwidth. An operator costs from 5 µs (barrier of a
-    # thread pool) to 60 µs (eager PyTorch: 0.65 ms a layer over eleven).
+    # thread pool) to 60 µs (eager PyTorch: 0.65 ms a layer over eleven). Rows and copies of a walk: PyTorch on one Zen 5 core.
     "cpu": KindDefaults(
         _GPU
         | {
             "memory_bandwidth_fraction": 0.65, "flops_fraction": 0.5, "gemm_overhead_s": 20e-6, "gemm_smoothness": 1.0,
             "gemm_tile_rows": 16.0, "attention_overhead_s": 20e-6, "attention_bandwidth_fraction": 0.55,
             "attention_flops_fraction": 0.3, "attention_tile_rows": 1.0, "walk_overhead_s": 20e-6,
+            "walk_row_s_per_token": 8e-9, "walk_copy_s_per_byte": 8e-11, "walk_copy_free_bytes": 6e6,
             "elementwise_overhead_s": 20e-6,
         },
         "class default of CPUs: one measured core, published decode of two sockets; operators between C++ and eager PyTorch",
@@ -367,6 +378,7 @@ class Hardware:
             c.gemm_overhead_s_by_type.get(dtype, c.gemm_overhead_s).value,
             c.gemm_smoothness_by_type.get(dtype, c.gemm_smoothness).value,
             c.gemm_tile_rows_by_type.get(dtype, c.gemm_tile_rows).value,
+            c.gemm_wave_power_by_type.get(dtype, c.gemm_wave_power).value,
             self.profile.gemm_row_factors.get(dtype),
         )
 
@@ -443,6 +455,7 @@ class HardwareOverride(Spec):
     gemm_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     gemm_smoothness: Annotated[float, Field(ge=1, le=16)] | None = None
     gemm_tile_rows: Annotated[float, Field(ge=1, le=512)] | None = None
+    gemm_wave_power: Annotated[float, Field(ge=0, le=1)] | None = None
     attention_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     attention_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     attention_flops_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -450,7 +463,10 @@ class HardwareOverride(Spec):
     attention_tile_rows: Annotated[float, Field(ge=1, le=512)] | None = None
     walk_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     walk_s_per_token: Annotated[float, Field(ge=0, le=10)] | None = None
+    walk_row_s_per_token: Annotated[float, Field(ge=0, le=10)] | None = None
     walk_fixed_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    walk_copy_s_per_byte: Annotated[float, Field(ge=0, le=10)] | None = None
+    walk_copy_free_bytes: Annotated[float, Field(ge=0, le=1e16)] | None = None
     elementwise_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     expert_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     expert_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -620,7 +636,7 @@ def _coefficient_problems(
         location: Location = ("coefficients", name, *([dtype] if dtype else []))
         if dtype and dtype not in profile.peak_flops_per_s:
             yield _unknown_type(location, profile, document)
-        if plain.endswith("_fraction") and item.value > 1:
+        if (plain.endswith("_fraction") or plain == "gemm_wave_power") and item.value > 1:
             yield document.problem((*location, "value"), "must be at most 1", item.value)
         if plain in ("gemm_smoothness", "gemm_tile_rows", "attention_tile_rows") and item.value < 1:
             yield document.problem((*location, "value"), "must be at least 1", item.value)

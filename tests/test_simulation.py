@@ -284,6 +284,11 @@ HYBRID = {
     "target": {"model": "Qwen/Qwen3.5-9B"},
     "speculation": {"method": "mtp", "num_speculative_tokens": 2},
 }
+WALKED = {
+    "hardware": "rtx_4090",
+    "target": {"model": "Qwen/Qwen3-4B"},
+    "speculation": {"method": "eagle3", "num_speculative_tokens": 3},
+}
 BINDING = {
     "hardware": ({}, {"hardware": "h200_sxm"}),
     "hardware.memory_bytes": (TIGHT, {"hardware": {"base": "h100_sxm", "memory_bytes": 60e9}}),
@@ -294,13 +299,17 @@ BINDING = {
     "hardware.gemm_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "gemm_overhead_s": 1e-5}}),
     "hardware.gemm_smoothness": ({}, {"hardware": {"base": "h100_sxm", "gemm_smoothness": 2.0}}),
     "hardware.gemm_tile_rows": ({}, {"hardware": {"base": "h100_sxm", "gemm_tile_rows": 256.0}}),
+    "hardware.gemm_wave_power": ({}, {"hardware": {"base": "h100_sxm", "gemm_wave_power": 1.0}}),
     "hardware.attention_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "attention_overhead_s": 3e-5}}),
     "hardware.attention_bandwidth_fraction": ({}, {"hardware": {"base": "h100_sxm", "attention_bandwidth_fraction": 0.4}}),
     "hardware.attention_flops_fraction": ({}, {"hardware": {"base": "h100_sxm", "attention_flops_fraction": 0.01}}),
     "hardware.attention_wave_s": ({"workload": LONG}, {"hardware": {"base": "h100_sxm", "attention_wave_s": 1e-5}}),
-    "hardware.walk_overhead_s": ({"hardware": "rtx_4090", "target": {"model": "Qwen/Qwen3-4B"}, "speculation": {"method": "eagle3", "num_speculative_tokens": 3}}, {"hardware": {"base": "rtx_4090", "walk_overhead_s": 2e-5}}),
-    "hardware.walk_s_per_token": ({"hardware": "rtx_4090", "target": {"model": "Qwen/Qwen3-4B"}, "speculation": {"method": "eagle3", "num_speculative_tokens": 3}}, {"hardware": {"base": "rtx_4090", "walk_s_per_token": 1e-6}}),
-    "hardware.walk_fixed_s": ({"hardware": "rtx_4090", "target": {"model": "Qwen/Qwen3-4B"}, "speculation": {"method": "eagle3", "num_speculative_tokens": 3}}, {"hardware": {"base": "rtx_4090", "walk_fixed_s": 5e-5}}),
+    "hardware.walk_overhead_s": (WALKED, {**WALKED, "hardware": {"base": "rtx_4090", "walk_overhead_s": 2e-5}}),
+    "hardware.walk_s_per_token": (WALKED, {**WALKED, "hardware": {"base": "rtx_4090", "walk_s_per_token": 1e-6}}),
+    "hardware.walk_fixed_s": (WALKED, {**WALKED, "hardware": {"base": "rtx_4090", "walk_fixed_s": 5e-5}}),
+    "hardware.walk_row_s_per_token": (WALKED, {**WALKED, "hardware": {"base": "rtx_4090", "walk_row_s_per_token": 1e-6}}),
+    "hardware.walk_copy_s_per_byte": (WALKED, {**WALKED, "hardware": {"base": "rtx_4090", "walk_copy_s_per_byte": 1e-10}}),
+    "hardware.walk_copy_free_bytes": ({**WALKED, "hardware": {"base": "rtx_4090", "walk_copy_s_per_byte": 1e-10}}, {**WALKED, "hardware": {"base": "rtx_4090", "walk_copy_s_per_byte": 1e-10, "walk_copy_free_bytes": 1e6}}),
     "hardware.elementwise_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "elementwise_overhead_s": 1e-5}}),
     "engine": ({}, {"engine": "sglang"}),
     "parallel.tensor_parallel_size": ({}, {"parallel": {"tensor_parallel_size": 2}}),
@@ -369,9 +378,10 @@ BINDING = {
 # Which way a change moves the mean end-to-end latency with speculation, where the domain fixes it.
 SLOWER = (
     "hardware.memory_bandwidth_bytes_per_s", "hardware.compute_units", "hardware.memory_bandwidth_fraction", "hardware.flops_fraction",
-    "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.attention_overhead_s",
+    "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.gemm_wave_power", "hardware.attention_overhead_s",
     "hardware.attention_bandwidth_fraction", "hardware.attention_flops_fraction", "hardware.attention_wave_s",
-    "hardware.walk_overhead_s", "hardware.walk_s_per_token", "hardware.walk_fixed_s", "hardware.elementwise_overhead_s",
+    "hardware.walk_overhead_s", "hardware.walk_s_per_token", "hardware.walk_row_s_per_token", "hardware.walk_fixed_s",
+    "hardware.walk_copy_s_per_byte", "hardware.elementwise_overhead_s",
     "speculation.drafter", "acceptance.acceptance_rate", "acceptance.mean_acceptance_length", "acceptance.proposal_rate",
     "workload.arrivals.rate_per_s", "workload.arrivals.users", "workload.lengths", "limits.max_num_seqs", "speculation.draft_layers",
     "hardware.expert_bandwidth_fraction", "hardware.expert_overhead_s", "hardware.state_overhead_s", "hardware.state_row_s",
@@ -380,7 +390,7 @@ SLOWER = (
 FASTER = (
     "hardware", "hardware.memory_bytes", "parallel.tensor_parallel_size", "target.weights", "target.kv_cache",
     "speculation.drafter_weights", "limits.gpu_memory_utilization", "speculation.draft_kv_tokens", "hardware.expert_row_correlation",
-    "hardware.grouped_routing_correlation", "workload.shared_prefix_tokens",
+    "hardware.grouped_routing_correlation", "hardware.walk_copy_free_bytes", "workload.shared_prefix_tokens",
 )  # fmt: skip
 
 
@@ -585,7 +595,7 @@ def test_a_schedule_by_batch_is_reported_at_the_gamma_of_the_mean_batch():
     assert two.batch > 4
     assert two.round.num_speculative_tokens == 2
     assert two.r.value == pytest.approx(alone.r.value, rel=0.02)
-    assert "γ = 2, which the schedule drafts" in two.remark
+    assert "γ = 2, which the policy drafts" in two.remark
     off = compared([1, 4, 5])
     assert off.round.num_speculative_tokens == 5
     assert "drafts nothing at the mean batch" in off.remark

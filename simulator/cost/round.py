@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, cast
 
-from simulator.cost.alike import AlikeRounds
+from simulator.cost.alike import AlikeRounds, PromptsBeside
 from simulator.cost.drafting import FUSING_METHODS, Drafter, draft_prefill_terms, drafting_terms, idle_terms
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, PassCost, dominant_bound, uniform_pass
 from simulator.cost.parallelism import fullest_prompts, share
 from simulator.cost.roofline import Bound
-from simulator.cost.tape import Tape, added
+from simulator.cost.tape import Tape, added, larger
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import SELF_METHODS
 from simulator.theory import break_even_acceptance_rate
@@ -302,7 +302,9 @@ class StepPricer:
             context, windowed, longest = cast(list[float], tape.inputs)
             asked = self._alike_pass(sequences, drafted, context, windowed, longest)
             own = _named(self._decode_terms(asked, drafted, sequences, asked.context_tokens))
-            return AlikeRounds(tape, self._scaled(own), _target_s(own), partial(self._prompts_beside, sequences, drafted))
+            return AlikeRounds(
+                tape, self._scaled(own), _target_s(own), PromptsBeside(partial(self._prompts_beside, sequences, drafted))
+            )
         except TypeError:
             return None
 
@@ -398,7 +400,7 @@ class StepPricer:
             drafts = draft_prefill_terms(self.drafter, drafts_of, mixed.load)
             # A device of its own takes in the prompt while the target does.
             beside_s = named[0][1] if self.drafter.remote is not None else 0.0
-            named += [(term.name, max(term.seconds - beside_s, 0.0)) for term in drafts]
+            named += [(term.name, larger(term.seconds - beside_s, 0.0)) for term in drafts]
         return named
 
     def _prompts_alone(

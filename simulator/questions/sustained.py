@@ -117,11 +117,17 @@ class Sustained:
 
 def unit_stream(requests: Sequence[Request], first_id: int) -> tuple[Request, ...]:
     """The same requests from time 0 at a mean rate of one a second, with ids from `first_id` on. Needs two arrival times."""
+    ids = {request.request_id: first_id + index for index, request in enumerate(requests)}
     start_s, span_s = requests[0].arrival_s, requests[-1].arrival_s - requests[0].arrival_s
     scale = (len(requests) - 1) / span_s
     return tuple(
-        replace(request, request_id=first_id + index, arrival_s=(request.arrival_s - start_s) * scale)
-        for index, request in enumerate(requests)
+        replace(
+            request,
+            request_id=ids[request.request_id],
+            arrival_s=(request.arrival_s - start_s) * scale,
+            follows=None if request.follows is None else ids[request.follows],
+        )
+        for request in requests
     )
 
 

@@ -25,6 +25,15 @@ from simulator.reports.imports import import_rows, import_sentence, import_summa
 from simulator.reports.known import known
 from simulator.reports.markdown import markdown
 from simulator.reports.run_page import run_page
+from simulator.reports.schedule import (
+    fixed_table,
+    schedule_map,
+    schedule_notes,
+    schedule_sentences,
+    schedule_snippets,
+    schedule_summary,
+    write_schedule,
+)
 from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_summary, sensitivity_table
 from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary, measured_sentence, settings_of_check
 from simulator.reports.server_fit import CONSTANTS_HEADER as FIT_CONSTANTS_HEADER
@@ -74,6 +83,7 @@ __all__ = [
     "fit_summary",
     "fitted_constant_rows",
     "fitted_run_rows",
+    "fixed_table",
     "headline",
     "html",
     "import_rows",
@@ -90,6 +100,11 @@ __all__ = [
     "run_page",
     "run_summary",
     "run_table",
+    "schedule_map",
+    "schedule_notes",
+    "schedule_sentences",
+    "schedule_snippets",
+    "schedule_summary",
     "sensitivity_sentences",
     "sensitivity_summary",
     "sensitivity_table",
@@ -110,4 +125,5 @@ __all__ = [
     "write_engine_profile",
     "write_import",
     "write_run",
+    "write_schedule",
 ]
