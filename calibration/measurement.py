@@ -20,7 +20,7 @@ import json
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Literal
@@ -152,6 +152,17 @@ class Measurement:
     def median_s(self) -> float:
         """Median over all samples. Raises StatisticsError where there is none."""
         return statistics.median(self.seconds)
+
+    def of_rounds(self, parity: int) -> Measurement:
+        """The same with samples of even (0) or odd (1) rounds alone."""
+        kept = [index for index, number in enumerate(self.rounds) if number % 2 == parity]
+        return replace(
+            self,
+            seconds=tuple(self.seconds[index] for index in kept),
+            wall_seconds=tuple(self.wall_seconds[index] for index in kept) if self.wall_seconds else (),
+            rounds=tuple(self.rounds[index] for index in kept),
+            at_s=tuple(self.at_s[index] for index in kept),
+        )
 
     @property
     def round_medians_s(self) -> tuple[float, ...]:

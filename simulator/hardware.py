@@ -124,9 +124,12 @@ class Coefficients(Spec):
     gemm_overhead_s: per GEMM in a captured graph. gemm_smoothness: p of the smooth maximum. gemm_tile_rows: T, to which
     rows are rounded for arithmetic. *_by_type: the same for GEMMs that compute in one type (fp8 kernels differ from the 16-bit
     ones that the plain coefficients speak of). attention_tile_rows: to which query rows × heads of one KV head are rounded for
-    arithmetic. attention_wave_s: time of one wave of sequence × KV-head blocks over the compute units. walk_*: the kernel
+    arithmetic. attention_wave_s: time of one wave of sequence × KV-head blocks over the compute units. gemm_wave_power: how
+    much of a last, partly empty wave of a GEMM's blocks is waited for (0: none, 1: all of it). walk_*: the kernel
     without split-KV: its overhead, and one block's serial walk over the KV cache (seconds per cached token at head
-    dimension 128, and fixed). elementwise_overhead_s: one small kernel (norm, rotary embedding, activation, KV write).
+    dimension 128, what each query row adds to that, and fixed); walk_copy_*: where that kernel is given copies of the cache, one
+    for every query head (PyTorch with a mask), seconds per copied byte beyond those that the caches hold.
+    elementwise_overhead_s: one small kernel (norm, rotary embedding, activation, KV write).
 
     expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, time per layer beside it, how much of
     a new choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where routing picks groups
@@ -139,6 +142,7 @@ class Coefficients(Spec):
     gemm_overhead_s: Quantity
     gemm_smoothness: Quantity
     gemm_tile_rows: Quantity
+    gemm_wave_power: Quantity
     attention_overhead_s: Quantity
     attention_bandwidth_fraction: Quantity
     attention_flops_fraction: Quantity
@@ -146,7 +150,10 @@ class Coefficients(Spec):
     attention_tile_rows: Quantity
     walk_overhead_s: Quantity
     walk_s_per_token: Quantity
+    walk_row_s_per_token: Quantity
     walk_fixed_s: Quantity
+    walk_copy_s_per_byte: Quantity
+    walk_copy_free_bytes: Quantity
     elementwise_overhead_s: Quantity
     expert_bandwidth_fraction: Quantity
     expert_overhead_s: Quantity
@@ -159,6 +166,7 @@ class Coefficients(Spec):
     gemm_overhead_s_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_smoothness_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_tile_rows_by_type: dict[str, Quantity] = Field(default_factory=dict)
+    gemm_wave_power_by_type: dict[str, Quantity] = Field(default_factory=dict)
 
 
 # Coefficients that are a mapping by compute type.
@@ -173,6 +181,7 @@ class GemmRates(NamedTuple):
     overhead_s: float
     smoothness: float
     tile_rows: float
+    wave_power: float
     row_factors: RowFactors | None
 
 
@@ -184,6 +193,8 @@ class HardwareProfile(Spec):
 
     kind `unified`: a GPU that shares memory with its CPU; `accelerator`: few large cores that run a compiled program.
     memory_bytes_options: other capacities it is sold with; a name that ends in one of them ("M3 Ultra 96GB") means it.
+    host_link_bandwidth_bytes_per_s: between its memory and the host's, one direction, as reached; a default by generation
+    (`Hardware.host_link`) where left out.
     link_bandwidth_bytes_per_s: to the other devices, one direction, all links together. inter_node_*: to devices of other nodes,
     one direction and per device, and of one exchange; all_to_all_latency_s: of one expert dispatch or combine; all three take the
     default of `INTER_NODE` where left out. gemm_row_factors: by compute type. doubtful: keys of quantities that sources disagree
@@ -203,6 +214,7 @@ class HardwareProfile(Spec):
     compute_units: Annotated[int, Field(ge=1)]
     tdp_w: Positive | None = None
     link_bandwidth_bytes_per_s: Quantity | None = None
+    host_link_bandwidth_bytes_per_s: Quantity | None = None
     inter_node_bandwidth_bytes_per_s: Quantity | None = None
     inter_node_latency_s: Quantity | None = None
     all_to_all_latency_s: Quantity | None = None
@@ -219,6 +231,14 @@ class HardwareProfile(Spec):
 
 
 _PCIE_GEN3_X16_BYTES_PER_S = 16e9
+# Copies of pinned memory reach about 0.8 of the link's rate, 12, 25 and 50 GB/s over x16 of generations 3, 4 and 5. By compute
+# capability from; cards of 12.0 are sold for generation 5, those of 8.x for 4.
+_PCIE_BYTES_PER_S: tuple[tuple[tuple[int, ...], float, str], ...] = (
+    ((9, 0), 50e9, "PCIe gen 5 x16: 63 GB/s, of which copies of pinned memory reach 0.8"),
+    ((8, 0), 25e9, "PCIe gen 4 x16: 31.5 GB/s, of which copies of pinned memory reach 0.8"),
+    ((7, 0), 12.5e9, "PCIe gen 3 x16: 15.8 GB/s, of which copies of pinned memory reach 0.8"),
+    ((0,), 25e9, "PCIe gen 4 x16 taken: 31.5 GB/s, of which copies of pinned memory reach 0.8"),
+)
 # 0.031 µs per token at 2.52 GHz, 0.022 at 2.6 GHz; boost clocks: about 2.5 GHz from compute capability 8.9 on, 1.4 to 1.7 before.
 _WALK_CYCLES_PER_TOKEN = 68.0
 _CLOCK_HZ_FROM_8_9 = 2.5e9
@@ -259,9 +279,10 @@ class KindDefaults:
 # Without any calibration (docs/model.md): 20 µs a layer over about seven kernels, 0.80 of bandwidth, 0.65 of FLOP/s, p = 3.
 _GPU: dict[str, float] = {
     "memory_bandwidth_fraction": 0.80, "flops_fraction": 0.65, "gemm_overhead_s": 3e-6, "gemm_smoothness": 3.0,
-    "gemm_tile_rows": 64.0, "attention_overhead_s": 10e-6, "attention_bandwidth_fraction": 0.75,
+    "gemm_tile_rows": 64.0, "gemm_wave_power": 0.0, "attention_overhead_s": 10e-6, "attention_bandwidth_fraction": 0.75,
     "attention_flops_fraction": 0.5, "attention_wave_s": 2.7e-6, "attention_tile_rows": 64.0,
-    "walk_overhead_s": 3e-6, "walk_fixed_s": 4.5e-6, "elementwise_overhead_s": 2.5e-6,
+    "walk_overhead_s": 3e-6, "walk_row_s_per_token": 0.0, "walk_fixed_s": 4.5e-6, "walk_copy_s_per_byte": 0.0,
+    "walk_copy_free_bytes": 0.0, "elementwise_overhead_s": 2.5e-6,
 }  # fmt: skip
 DEFAULTS: Mapping[Kind, KindDefaults] = {
     "gpu": KindDefaults(_GPU, "no measurement of this device: class default"),
@@ -275,13 +296,14 @@ DEFAULTS: Mapping[Kind, KindDefaults] = {
     ),
     # One Zen 3 core: GEMM at 0.46-0.60 of peak; a sum of bytes and arithmetic fits its forward times better than their maximum.
     # Two Zen 5 sockets under llama.cpp, 16 bit, read 0.41-0.74 of their bandwidth. An operator costs from 5 µs (barrier of a
-    # thread pool) to 60 µs (eager PyTorch: 0.65 ms a layer over eleven).
+    # thread pool) to 60 µs (eager PyTorch: 0.65 ms a layer over eleven). Rows and copies of a walk: PyTorch on one Zen 5 core.
     "cpu": KindDefaults(
         _GPU
         | {
             "memory_bandwidth_fraction": 0.65, "flops_fraction": 0.5, "gemm_overhead_s": 20e-6, "gemm_smoothness": 1.0,
             "gemm_tile_rows": 16.0, "attention_overhead_s": 20e-6, "attention_bandwidth_fraction": 0.55,
             "attention_flops_fraction": 0.3, "attention_tile_rows": 1.0, "walk_overhead_s": 20e-6,
+            "walk_row_s_per_token": 8e-9, "walk_copy_s_per_byte": 8e-11, "walk_copy_free_bytes": 6e6,
             "elementwise_overhead_s": 20e-6,
         },
         "class default of CPUs: one measured core, published decode of two sockets; operators between C++ and eager PyTorch",
@@ -356,6 +378,7 @@ class Hardware:
             c.gemm_overhead_s_by_type.get(dtype, c.gemm_overhead_s).value,
             c.gemm_smoothness_by_type.get(dtype, c.gemm_smoothness).value,
             c.gemm_tile_rows_by_type.get(dtype, c.gemm_tile_rows).value,
+            c.gemm_wave_power_by_type.get(dtype, c.gemm_wave_power).value,
             self.profile.gemm_row_factors.get(dtype),
         )
 
@@ -396,6 +419,22 @@ class Hardware:
         stated: Quantity | None = getattr(self.profile, name)
         return stated or INTER_NODE[name]
 
+    @property
+    def host_link(self) -> Quantity:
+        """`host_link_bandwidth_bytes_per_s`: as the profile states it, else PCIe x16 of the device's generation.
+
+        Where device and host share one memory, a copy within it.
+        """
+        stated, profile = self.profile.host_link_bandwidth_bytes_per_s, self.profile
+        if stated is not None:
+            return stated
+        if profile.kind in ("cpu", "unified"):
+            value, note = self.bandwidth_bytes_per_s / 2, "a copy within one memory reads and writes every byte"
+        else:
+            capability = tuple(int(part) for part in (profile.compute_capability or "0").split("."))
+            value, note = next((value, note) for since, value, note in _PCIE_BYTES_PER_S if capability >= since)
+        return Quantity(value=value, source="assumed", note=note, relative_std=0.3)
+
     def all_reduce(self, kind: AllReduceKind, devices: int) -> AllReduceCost:
         """The table's entry; between and beyond its sizes the next larger size, else the largest, is taken."""
         tables = self.profile.all_reduce
@@ -416,6 +455,7 @@ class HardwareOverride(Spec):
     gemm_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     gemm_smoothness: Annotated[float, Field(ge=1, le=16)] | None = None
     gemm_tile_rows: Annotated[float, Field(ge=1, le=512)] | None = None
+    gemm_wave_power: Annotated[float, Field(ge=0, le=1)] | None = None
     attention_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     attention_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     attention_flops_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -423,7 +463,10 @@ class HardwareOverride(Spec):
     attention_tile_rows: Annotated[float, Field(ge=1, le=512)] | None = None
     walk_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     walk_s_per_token: Annotated[float, Field(ge=0, le=10)] | None = None
+    walk_row_s_per_token: Annotated[float, Field(ge=0, le=10)] | None = None
     walk_fixed_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    walk_copy_s_per_byte: Annotated[float, Field(ge=0, le=10)] | None = None
+    walk_copy_free_bytes: Annotated[float, Field(ge=0, le=1e16)] | None = None
     elementwise_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     expert_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     expert_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -432,6 +475,7 @@ class HardwareOverride(Spec):
     grouped_routing_correlation: Annotated[float, Field(gt=0, le=1)] | None = None
     state_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     state_row_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    host_link_bandwidth_bytes_per_s: Annotated[float, Field(ge=1e6, le=1e16)] | None = None
     inter_node_bandwidth_bytes_per_s: Annotated[float, Field(ge=1e6, le=1e16)] | None = None
     inter_node_latency_s: Annotated[float, Field(ge=0, le=10)] | None = None
     all_to_all_latency_s: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -523,7 +567,9 @@ def _assumed_all_reduce(profile: HardwareProfile) -> AllReduceTable:
 def _range_problems(profile: HardwareProfile, document: Document) -> list[Problem]:
     """Numbers that the cost model divides by, and versions it compares."""
     found = []
-    for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "inter_node_bandwidth_bytes_per_s"):
+    for name in (
+        "memory_bytes", "memory_bandwidth_bytes_per_s", "inter_node_bandwidth_bytes_per_s", "host_link_bandwidth_bytes_per_s",
+    ):  # fmt: skip
         stated = getattr(profile, name)
         if stated is not None and stated.value < 1e6:
             found.append(document.problem((name, "value"), "must be at least 1e6", getattr(profile, name).value))
@@ -590,7 +636,7 @@ def _coefficient_problems(
         location: Location = ("coefficients", name, *([dtype] if dtype else []))
         if dtype and dtype not in profile.peak_flops_per_s:
             yield _unknown_type(location, profile, document)
-        if plain.endswith("_fraction") and item.value > 1:
+        if (plain.endswith("_fraction") or plain == "gemm_wave_power") and item.value > 1:
             yield document.problem((*location, "value"), "must be at most 1", item.value)
         if plain in ("gemm_smoothness", "gemm_tile_rows", "attention_tile_rows") and item.value < 1:
             yield document.problem((*location, "value"), "must be at least 1", item.value)

@@ -40,7 +40,8 @@ from simulator.serving.metrics import Value, Window, is_good, load_in
 from simulator.serving.policies import DraftPolicy, live_policy, table_of
 from simulator.serving_engine import captured_sizes
 from simulator.spec import Problem, SpecError
-from simulator.workload import Request, requests_of
+from simulator.speculation import READS_STATES
+from simulator.workload import Request, again, by_turns, requests_of
 
 # The fewest requests of the run that measures how many a second the replica can finish when work never runs out.
 SATURATION_REQUESTS = 400
@@ -265,6 +266,11 @@ def batching_rules(scenario: Scenario, deployment: Deployment) -> BatchingRules:
         prefill_first=engine.prefill_first,
         chunked_prefill=engine.chunked_prefill,
         admission=engine.admission,
+        prefix_caching=limits.prefix_caching,
+        recomputed_blocks=engine.prefix_recomputed_blocks if deployment.method in READS_STATES else 0,
+        recomputes_draft=deployment.keeps_draft_cache and not engine.prefix_cache_covers_draft,
+        host_blocks=deployment.host_blocks(limits.swap_space_bytes) * ranks if limits.swap_space_bytes else 0,
+        host_block_s=deployment.host_block_s() if limits.swap_space_bytes else 0.0,
     )
 
 
@@ -388,19 +394,13 @@ class Server:
                 begun()
             return self.path(request)
 
-        think_time_s = arrivals.think_time_s or 0.0
+        time_out_s = self.scenario.file.workload.time_out_s
 
         def one(theirs: Sequence[Request], users: int | None) -> ServingResult:
             return serve(
-                theirs,
-                self.rules,
-                pricer,
-                path,
-                self.live_policy(),
-                users=users,
-                think_time_s=think_time_s,
-                readable=self.readable,
-            )
+                theirs, self.rules, pricer, path, self.live_policy(), users=users, think_time_s=arrivals.think_time_s or 0.0,
+                time_out_s=time_out_s, readable=self.readable,
+            )  # fmt: skip
 
         users = arrivals.users if arrivals.process == "closed_loop" else None
         return serve_in_turn(requests, self.deployment.independent_replicas, users, one)
@@ -409,10 +409,11 @@ class Server:
         """How fast the deployment finishes requests while more always wait: one replica, times their number.
 
         The workload's requests, over and over, arriving evenly and faster than they can be served, so that no two start in
-        step: requests that are all there from the start and equally long would end together too. Measured from the end of the
-        first half to the admission of the last. `begun` is called with (requests begun, requests in all).
+        step: requests that are all there from the start and equally long would end together too. Nobody gives up. Turns of
+        sessions come in the order in which they would if answers took no time. Measured from the end of the first half to the
+        admission of the last. `begun` is called with (requests begun, requests in all).
         """
-        requests = tuple(r for r in requests if not self.rules.refusal(r.prompt_tokens, r.output_tokens))
+        requests = tuple(r for r in by_turns(requests) if not self.rules.refusal(r.prompt_tokens, r.output_tokens))
         at_once = min(self.rules.max_num_seqs, self._most_at_once(requests))
         mean_output = sum(request.output_tokens for request in requests) / len(requests)
         # Long answers give as many steps from fewer requests; enough are kept to fill the replica several times.
@@ -439,7 +440,7 @@ class Server:
         self, requests: tuple[Request, ...], number: int, rate_per_s: float, path: Callable[[Request], AcceptancePath]
     ) -> Saturation:
         arriving = tuple(
-            replace(r, request_id=i, arrival_s=i / rate_per_s) for i, r in zip(range(number), cycle(requests), strict=False)
+            again(r, i, i // len(requests), i / rate_per_s) for i, r in zip(range(number), cycle(requests), strict=False)
         )
         result = serve(arriving, self.rules, self.pricer, path, self.live_policy(), readable=self.readable)
         ends = np.sort(result.records.column("finish_s"))
@@ -529,7 +530,9 @@ def _compare(
     if judged is None:
         metric, verdict = _unjudged(metric, plain.summary, variant.summary)
     e2e = runs.gain(lambda records: records.e2e_latency_s)
-    assert e2e is not None  # both runs served the same requests, and some
+    if e2e is None:
+        must = "must let some requests finish both with and without speculation, or there is nothing to compare"
+        raise SpecError([server.scenario.document.problem(("workload", "time_out_s"), must)])
     tokens = variant.summary.output_tokens_per_s / plain.summary.output_tokens_per_s
     goodput = None
     if plain.summary.goodput_per_s and variant.summary.goodput_per_s is not None:
@@ -598,7 +601,9 @@ def _product(first: Estimate | None, second: Estimate | None) -> Estimate | None
 
 
 def _nothing_served(scenario: Scenario, summary: Summary) -> Problem:
-    why = ", ".join(f"{count} {reason}" for reason, count in summary.rejected.items()) or "none arrived"
+    why = ", ".join(f"{count} {reason}" for reason, count in summary.rejected.items())
+    gone = f"{summary.cancelled} given up by their clients" if summary.cancelled else ""
+    why = ", ".join(part for part in (why, gone) if part) or "none arrived"
     return scenario.document.problem(("workload",), f"must hold requests that can be served: {why}")
 
 
@@ -635,6 +640,8 @@ def _causes(plain: Variant, variant: Variant, cost: RoundCost) -> tuple[str, ...
             causes.append(f"queueing {change_s:+.3g} s per request")
     if after.preemptions != before.preemptions:
         causes.append(f"preemptions {before.preemptions} → {after.preemptions}")
+    if after.cancelled != before.cancelled:
+        causes.append(f"requests given up by clients {before.cancelled} → {after.cancelled}")
     taken = 1 - variant.kv_blocks / plain.kv_blocks
     if taken > 0.05:
         causes.append(f"the drafter takes {100 * taken:.0f} % of the KV cache")

@@ -35,6 +35,8 @@ SELF_METHODS = ("layer_skip", "sparse_kv")
 MODELLESS_METHODS = ("none", "ngram", "suffix")
 # Methods whose drafter needs nothing of the target but its tokens, so that it can run elsewhere.
 REMOTE_METHODS = ("draft_model",)
+# Methods whose drafter computes from states of the target that no cache keeps.
+READS_STATES = ("eagle", "eagle3", "mtp", "block")
 # Methods whose drafts can branch: several tokens a depth, verified together as a tree.
 TREE_METHODS = ("eagle", "eagle3", "medusa", "hydra", "mtp", "draft_model")
 DEFAULT_DRAFT_KV_TOKENS = 512

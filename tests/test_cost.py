@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from simulator.cost.forward import ForwardCost, ForwardPass, uniform_pass
 from simulator.cost.roofline import experts_touched, gemm, serial_walk_attention, smooth_maximum, split_kv_attention, walk_s
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_tree import read_tree
-from simulator.hardware import HardwareOverride, find_hardware, override
+from simulator.hardware import HardwareOverride, Quantity, find_hardware, override
 from simulator.serving_engine import captured_rows, find_engine
 from simulator.spec import Document
 from simulator.speculation import METHODS, built_head, self_draft
@@ -74,7 +75,7 @@ def test_gemm_reaches_the_weight_stream_at_one_row_and_the_arithmetic_at_many():
 
 
 def test_serial_walk_is_one_walk_while_blocks_fit_the_device_and_waves_after():
-    units, walk = H100.profile.compute_units, walk_s(4096, 128, H100)
+    units, walk = H100.profile.compute_units, walk_s(4096, 1, 128, H100)
     overhead = H100.coefficients.walk_overhead_s.value
     fits = serial_walk_attention(walk, walk * units, units, H100)
     one_more = serial_walk_attention(walk, walk * (units + 1), units + 1, H100)
@@ -832,5 +833,29 @@ def test_a_serial_walk_takes_a_block_for_every_64_rows_of_a_sequence(rows, waves
     assert hardware.profile.compute_units == 128
     cost = passes(hardware=hardware)
     seconds = next(t.seconds for t in cost.price(uniform_pass(4, rows, 8192, None)).terms if t.name == "attention")
-    walk = walk_s(8192, 128, hardware)
+    walk = walk_s(8192, 4, 128, hardware)
     assert seconds == pytest.approx(32 * (hardware.coefficients.walk_overhead_s.value + waves * walk))
+
+
+def test_what_one_fit_gave_is_doubted_together():
+    """Two overheads that only ever show as a sum: anticorrelated they cancel in part, correlated they add up."""
+
+    def spread(value: float) -> float:
+        engine = VLLM.model_copy(update={"correlations": {"feature_overhead_s": {"round_overhead_s": value}} if value else {}})
+        return UncertainPricer(eagle3(engine=engine)).log_std(3, 1, 512)
+
+    assert spread(-0.9) < spread(0.0) < spread(0.9)
+
+
+def test_a_constant_that_the_device_states_itself_is_not_of_the_fit():
+    engine = VLLM.model_copy(update={"correlations": {"expert_overhead_s": {"round_overhead_s": 0.9}}})
+    stated = {"expert_overhead_s": Quantity(value=2e-5, source="measured", relative_std=0.31)}
+    own = replace(H100, profile=H100.profile.model_copy(update={"coefficients": {**H100.profile.coefficients, **stated}}))
+    mixture = find_model(MIXTURE)
+    head = built_head(mixture, "eagle3", 3)
+    both = [
+        UncertainPricer(Deployment(hardware, engine, mixture, method="eagle3", drafter=head)).correlation
+        for hardware in (H100, own)
+    ]
+    assert abs(both[0] - np.eye(len(both[0]))).max() == 0.9
+    assert abs(both[1] - np.eye(len(both[1]))).max() == 0.0

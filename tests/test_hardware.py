@@ -431,7 +431,7 @@ def test_several_query_rows_walk_the_cache_serially(name: str, profile_id: str) 
     pairs = []
     for row in table(f"llmservingsim_{name}_Llama-3.1-8B_attention.csv"):
         if 0 < row["prefill_chunk"] <= 64 and row["kv_prefill"] >= 512 and row["n_decode"] == 0:
-            walked = walk_s(row["kv_prefill"] + row["prefill_chunk"], 128, hardware)
+            walked = walk_s(row["kv_prefill"] + row["prefill_chunk"], row["prefill_chunk"], 128, hardware)
             pairs.append((serial_walk_attention(walked, 32 * walked, 32, hardware).seconds, row["time_us"] * 1e-6))
     assert median_error(pairs) < 0.10
 
@@ -462,6 +462,7 @@ def _with(name: str, value: float, dtype: str = "fp8") -> Hardware:
         ("gemm_overhead_s_by_type", 9e-6, 8),
         ("gemm_smoothness_by_type", 1.2, 128),
         ("gemm_tile_rows_by_type", 256.0, 300),
+        ("gemm_wave_power_by_type", 1.0, 600),
     ],
 )
 def test_a_coefficient_of_one_type_moves_that_type_alone(name: str, value: float, rows: int) -> None:

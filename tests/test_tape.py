@@ -75,11 +75,14 @@ def test_many_rounds_together_cost_what_each_costs_alone(name: str) -> None:
             for index, (term, seconds) in enumerate(alike.terms(*sums)):
                 assert np.broadcast_to(seconds, rounds).tolist() == [cost.terms[index][1] for cost in alone]
                 assert {cost.terms[index][0] for cost in alone} == {term}
-            chunks, first = ((700, 0), (100, 512)), [int(numbers[0]) for numbers in sums]
+            first = [int(numbers[0]) for numbers in sums]
             own_s, target_s, *_ = alike.one(*first)
-            mixed = pricer.price([(int(c), drafted) for c in contexts[:, 0]], chunks, 1)
-            beside = alike.prompts(*first, target_s, chunks, 1)
-            assert (mixed.terms[len(alone[0].terms) :], mixed.seconds) == (tuple(beside), added([own_s, *(s for _, s in beside)]))
+            for chunks in (((700, 0), (100, 512)), ((700, 0),), ((5, 512),), ((9000, 3),)):
+                mixed = pricer.price([(int(c), drafted) for c in contexts[:, 0]], chunks, 1)
+                for _ in range(6):  # by the formulas at first, then by a replay
+                    beside = alike.prompts(*first, target_s, chunks, 1)
+                    assert mixed.terms[len(alone[0].terms) :] == tuple(beside)
+                    assert mixed.seconds == added([own_s, *(s for _, s in beside)])
 
 
 def test_sums_do_not_tell_the_fullest_rank_or_microbatch() -> None:

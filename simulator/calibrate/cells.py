@@ -11,6 +11,7 @@ from calibration.fit import Observation
 from calibration.measurement import Kind, Measurement, MeasurementFile
 from simulator.calibrate.laws import Attention, Forward, Gemm
 from simulator.calibrate.parts import Cells
+from simulator.calibrate.pass_fitting import RowSeries
 
 T = TypeVar("T")
 
@@ -48,6 +49,22 @@ def forward_cells(measurements: Sequence[Measurement], dtype: str, mode: str) ->
 
     found = [each for each in measurements if each.kind == "forward"]
     return _cells([each for each in found if each.inputs["dtype"] == dtype and each.inputs["mode"] == mode], of)
+
+
+def row_series(file: MeasurementFile, dtype: str, mode: str) -> RowSeries | None:
+    """Passes of the main model, one sequence, at the context where most numbers of rows were fitted; None below two."""
+    main = next(iter(file.header.models), "")
+    by_context: dict[int, list[Measurement]] = {}
+    for each in file.of("forward", split="fit"):
+        inputs = each.inputs
+        if (inputs["model"], inputs["dtype"], inputs["mode"], inputs["batch"]) == (main, dtype, mode, 1):
+            by_context.setdefault(int(inputs["context"]), []).append(each)
+    widest = max(by_context.values(), key=len, default=[])
+    if len(widest) < 2:
+        return None
+    # Halves of the rounds share no disturbance.
+    halves = [[half for each in widest if (half := each.of_rounds(parity)).seconds] for parity in (0, 1)]
+    return RowSeries(*(forward_cells(each, dtype, mode).fit for each in (widest, *halves)))
 
 
 def _cells(measurements: Sequence[Measurement], of: Callable[[Measurement], Observation[T]]) -> Cells[T]:

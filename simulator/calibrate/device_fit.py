@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from calibration.measurement import MeasurementFile
 from simulator.architecture import ModelArchitecture, config_of
-from simulator.calibrate.cells import attention_cells, forward_cells, gemm_cells, types_of
-from simulator.calibrate.fitting import (
-    fit_attention,
-    fit_forwards,
-    fit_launches,
-    refined,
-)
+from simulator.calibrate.attention_fitting import fit_attention
+from simulator.calibrate.cells import attention_cells, forward_cells, gemm_cells, row_series, types_of
 from simulator.calibrate.gemm_fitting import fit_gemm, gemm_seconds
-from simulator.calibrate.laws import LAUNCH, Forward, Gemm, forward_law
+from simulator.calibrate.laws import LAUNCH, Forward, Gemm
 from simulator.calibrate.parts import Part, RatioRow, ratio_row, settled
+from simulator.calibrate.pass_fitting import PassModel, fit_launches, fit_passes
 from simulator.calibrate.profile import peaks_of
 from simulator.calibrate.report import FitReport, FreeRows, free_rows, verdict_on
 from simulator.hardware import Hardware
@@ -98,22 +95,16 @@ class _Fitting:
         """taught: the device learns from this type and mode; others are judged, and a host's launches are told from them."""
         cells = forward_cells(self.file.measurements, dtype, mode)
         name = f"whole forward {dtype}, {mode}"
+        model = PassModel(self.hardware, dtype, self.regime, models)
         if taught:
-            part = fit_forwards(self.hardware, dtype, self.regime, models, cells)
+            part = fit_passes(model, cells, row_series(self.file, dtype, mode))
             self.take(replace(part, name=name))
-            better = refined(self.hardware, dtype, self.regime, models, cells)
-            if better is not None:
-                self.parts[-1] = replace(better, name=name, values=part.values, fit=part.fit)
-                self.hardware = settled(self.hardware, replace(better, values={}), self.note, dtype)
+            if part.row_factors:
+                self.hardware = settled(self.hardware, replace(part, values={}), self.note, dtype)
         else:
-            part = fit_launches(self.hardware, dtype, self.regime, models, cells)
-            self.parts.append(replace(part, name=name))
+            self.parts.append(replace(fit_launches(model, cells), name=name))
         values = {LAUNCH: self.parts[-1].values[LAUNCH]} if LAUNCH in self.parts[-1].values else {}
-        law = forward_law(self.hardware, dtype, self.regime, models)
-
-        def predict(inputs: Sequence[Forward]) -> Sequence[float]:
-            return law(values, inputs)
-
+        predict = partial(replace(model, hardware=self.hardware).law, values)
         self.ratios += ratio_row(name, [*cells.fit, *cells.held_out], predict, _widened_pass)
         self.ratios += ratio_row(f"{name}, measured again", cells.again, predict, _widened_pass)
         self.free += free_rows([*cells.fit, *cells.held_out], predict, dtype)

@@ -1,4 +1,4 @@
-"""GEMM of one type, fitted: form, tile, one row apart or not, and factors by rows for what the form misses."""
+"""GEMM of one type, fitted: form, tile, waves, one row apart or not, and factors by rows for what the form misses."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 
 from calibration.fit import Fit, FitError, Law, Observation, choose, fit
 from simulator.calibrate.laws import (
-    GEMM_FORMS,
     ONE_ROW,
     TILES,
     Gemm,
     GemmForm,
+    gemm_forms,
     poorer_forms,
     with_coefficients,
     with_row_factors,
 )
-from simulator.calibrate.parts import MARGIN, TABLE_MARGIN, Cells, Part, judged
+from simulator.calibrate.parts import MARGIN, Cells, Part, judged
 from simulator.cost.roofline import gemm
 from simulator.hardware import Hardware
 from simulator.number_format import FORMATS
@@ -27,8 +27,8 @@ from simulator.number_format import FORMATS
 def fit_gemm(
     hardware: Hardware, dtype: str, cells: Cells[Gemm], launch_s: float | None = None, tiles: Sequence[int] = TILES
 ) -> Part[Gemm]:
-    """Chooses form, tile, and whether one row stands apart, one after the other, by errors on shapes left out; then factors by
-    rows for what the form misses, where those help on shapes left out too."""
+    """Chooses form, tile, waves of blocks or none, and whether one row stands apart, one after the other, by errors on shapes
+    left out; then factors by rows for what the form misses, where those help on shapes left out too."""
     part: Part[Gemm] = Part(f"GEMM {dtype}")
     start_s = hardware.coefficients.gemm_overhead_s.value if launch_s is None else launch_s
     tried: dict[str, float | str] = {}
@@ -41,7 +41,7 @@ def fit_gemm(
     first, *others = sorted(tiles, key=lambda rows: (rows != 64, rows))
     try:
         try:
-            plain = best(GEMM_FORMS)
+            plain = best(gemm_forms(hardware.profile.compute_units))
         except FitError as refusal:
             tried["rich forms"] = str(refusal)
             plain = best(poorer_forms(start_s))
@@ -56,7 +56,7 @@ def fit_gemm(
     name = f"{tiled.name}, factors by rows"
     tried[name] = table.error
     law, values, by_rows = form.name, {**form.fixed, **choice.values}, _one_row(choice.values)
-    if table.error < tried[form.name] * (1 - TABLE_MARGIN):  # type: ignore[operator]
+    if table.error < tried[form.name] * (1 - MARGIN):  # type: ignore[operator]
         law, values, by_rows, choice = name, table.values, table.by_rows, table.fit
     part = replace(part, law=law, tried=tuple(tried.items()), fit=choice, values=values, row_factors=by_rows)
     return judged(part, gemm_seconds(_with_gemm(hardware, dtype, values, by_rows), dtype), cells)

@@ -101,7 +101,9 @@ OVERHEAD = Parameter("gemm_overhead_s", 4e-6, 0.0, 4e-5)
 BANDWIDTH = Parameter("memory_bandwidth_fraction", 0.75, 0.2, 0.99)
 FLOPS = Parameter("flops_fraction", 0.6, 0.02, 1.0)
 SMOOTHNESS = Parameter("gemm_smoothness", 2.5, 1.0, 8.0)
+WAVE_POWER = Parameter("gemm_wave_power", 0.3, 0.0, 1.0)
 ONE_ROW_LEVEL = Parameter(ONE_ROW, 0.9, 0.2, 2.0)
+NO_WAVES = {WAVE_POWER.name: 0.0}
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,10 @@ class GemmForm:
     def with_tile(self, rows: int) -> GemmForm:
         return GemmForm(f"{self.name}, tiles of {rows} rows", {**self.fixed, "gemm_tile_rows": float(rows)}, self.free)
 
+    def with_waves(self) -> GemmForm:
+        fixed = {name: value for name, value in self.fixed.items() if name not in NO_WAVES}
+        return GemmForm(f"{self.name}, waves", fixed, (*self.free, WAVE_POWER))
+
     def with_one_row_apart(self) -> GemmForm:
         return GemmForm(f"{self.name}, one row apart", self.fixed, (*self.free, ONE_ROW_LEVEL))
 
@@ -122,16 +128,18 @@ class GemmForm:
         return Candidate(self.name, gemm_law(hardware, dtype, self.fixed), self.free)
 
 
-# From simple to rich: bytes and arithmetic add up, or the longer hides the other (smooth maximum).
-GEMM_FORMS = (
-    GemmForm("sum", {"gemm_smoothness": 1.0}, (OVERHEAD, BANDWIDTH, FLOPS)),
-    GemmForm("smooth maximum", {}, (OVERHEAD, BANDWIDTH, FLOPS, SMOOTHNESS)),
-)
+def gemm_forms(compute_units: int) -> tuple[GemmForm, ...]:
+    """From simple to rich. On one unit bytes and arithmetic may add up, and no wave of blocks is partly empty; on many, some
+    blocks load while others compute, so that the longer hides the other (smooth maximum)."""
+    smooth = GemmForm("smooth maximum", NO_WAVES, (OVERHEAD, BANDWIDTH, FLOPS, SMOOTHNESS))
+    if compute_units > 1:
+        return smooth, smooth.with_waves()
+    return GemmForm("sum", {**NO_WAVES, "gemm_smoothness": 1.0}, (OVERHEAD, BANDWIDTH, FLOPS)), smooth
 
 
 def poorer_forms(launch_s: float) -> tuple[GemmForm, ...]:
     """For data that cannot tell what a kernel takes to start: `launch_s` is given, and p = 3 where it is not 1."""
-    start, usual = {"gemm_overhead_s": launch_s}, {"gemm_smoothness": 3.0}
+    start, usual = {**NO_WAVES, "gemm_overhead_s": launch_s}, {"gemm_smoothness": 3.0}
     return (
         GemmForm("bandwidth alone", {**start, **usual, "flops_fraction": 1.0}, (BANDWIDTH,)),
         GemmForm("sum from a given start", {**start, "gemm_smoothness": 1.0}, (BANDWIDTH, FLOPS)),
@@ -164,6 +172,9 @@ WALK_PARAMETERS = (
     Parameter("walk_s_per_token", 3e-8, 1e-10, 1e-4),
     Parameter("walk_fixed_s", 4e-6, 0.0, 2e-3),
 )
+# Where no tensor unit takes a tile's rows at once.
+WALK_ROW = Parameter("walk_row_s_per_token", 4e-9, 0.0, 1e-5)
+CACHE_COPIES = (Parameter("walk_copy_s_per_byte", 5e-11, 0.0, 1e-8), Parameter("walk_copy_free_bytes", 4e6, 0.0, 1e10))
 
 
 def kernels(regime: AttentionRegime) -> ServingEngine:

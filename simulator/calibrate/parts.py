@@ -13,8 +13,8 @@ from simulator.calibrate.laws import ONE_ROW, with_coefficients, with_row_factor
 from simulator.hardware import Hardware, Quantity
 
 T = TypeVar("T")
-# A richer form must be better by this part of the error on what is left out; a table of many factors must pay more.
-MARGIN, TABLE_MARGIN = 0.05, 0.10
+# A richer form must be better by this part of the error on what is left out.
+MARGIN = 0.05
 # Fixed times are told from the shortest cells alone, whose law is the crudest.
 _TIME_DOUBT = 2.0
 _TILE_DOUBT = 0.04

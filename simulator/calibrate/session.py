@@ -1,20 +1,15 @@
-"""Measuring: visit the planned cells in rounds until the minutes are used up; resumable after a kill at any moment.
-
-Every round visits every cell once, in an order of its own, so that a disturbance of the machine spreads over all cells
-instead of bending one.
-"""
+"""Measuring: visit the planned cells, turn by turn, until the minutes are used up; resumable after a kill at any moment."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from calibration.measurement import MeasurementError, MeasurementFile, MeasurementWriter, Visit, read_measurements
-from simulator.calibrate.plan import VISITS_OF_FIRST_RANK, Planned, samples_of
+from simulator.calibrate.plan import samples_of
 from simulator.calibrate.survey import Session, load_average
+from simulator.calibrate.turns import Turns
 from simulator.spec import Problem, SpecError
 
 # (what is about to be measured, round, seconds used); and a visit that gave no samples.
@@ -38,18 +33,17 @@ def measure(session: Session, path: Path, resume: bool, progress: Progress, refu
         visitor = Visitor(session.device, sources)
         used_s = before.elapsed_s if before else 0.0
         begun, budget_s = session.begun - used_s, session.minutes * 60
-        for number, planned in _order(session, before, refused := _refused(before)):
-            at_s = time.monotonic() - begun
-            if at_s >= budget_s:
-                break
-            if planned.cell.key in refused:
-                continue
+        refused = _refused(before)
+        turns = Turns(session.plan.cells, session.header.seed, before, refused)
+        while (at_s := time.monotonic() - begun) < budget_s and (turn := turns.next()) is not None:
+            number, planned = turn
             progress(planned.cell.kind, number, at_s)
-            visit = visitor.visit(planned.cell, number, round(at_s, 3), *samples_of(planned.cell.kind))
+            visit = visitor.visit(planned.cell, number, round(at_s, 3), *samples_of(planned))
             if visit.status != "ok":
                 refused.add(planned.cell.key)
                 refusal(visit)
             writer.append(visit)
+            turns.took(time.monotonic() - begun - at_s)
         writer.finish()
     return read(path)
 
@@ -83,17 +77,3 @@ def _opened(session: Session, path: Path, resume: bool) -> tuple[MeasurementWrit
 
 def _refused(before: MeasurementFile | None) -> set[str]:
     return {each.key for each in before.measurements if each.status != "ok"} if before else set()
-
-
-def _order(session: Session, before: MeasurementFile | None, refused: set[str]) -> Iterator[tuple[int, Planned]]:
-    """(round, cell) while a cell is left to visit. The first round goes by importance, every other in a shuffled order."""
-    first = max(before.last_round, 0) if before else 0
-    done = {each.key for each in before.measurements if first in each.rounds} if before else set()
-    number = first
-    while any(planned.cell.key not in refused for planned in session.plan.cells):
-        essential = [planned for planned in session.plan.cells if planned.rank == 0]
-        cells = [*session.plan.cells, *essential * (VISITS_OF_FIRST_RANK - 1)]
-        if number:
-            np.random.default_rng([session.header.seed, number, *b"order"]).shuffle(cells)
-        yield from ((number, planned) for planned in cells if not (number == first and planned.cell.key in done))
-        number += 1

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibration.measurement import Header
+from simulator.calibrate.durations import Rates
 from simulator.calibrate.models import Dimensions, chosen_models
-from simulator.calibrate.plan import Plan, Rates, Target, plan
+from simulator.calibrate.plan import Plan, plan
+from simulator.calibrate.planned_cells import Target
 from simulator.hardware import find_hardware
 from simulator.spec import Problem, SpecError
 

@@ -33,8 +33,8 @@ from calibration.kernel_tables import (
     vidur_table,
 )
 from calibration.measurement import Measurement, Split, Value
+from simulator.calibrate.attention_fitting import fit_walk, split_part
 from simulator.calibrate.cells import attention_cells, gemm_cells
-from simulator.calibrate.fitting import fit_walk, split_part
 from simulator.calibrate.gemm_fitting import fit_gemm, gemm_seconds
 from simulator.calibrate.laws import Attention, Gemm
 from simulator.calibrate.parts import Cells, Part, RatioRow, ratio_row, rounded, settled

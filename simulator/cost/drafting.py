@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, uniform_pass
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.roofline import Bound
-from simulator.cost.tape import added, smaller
+from simulator.cost.tape import added, looked_up, smaller
 from simulator.draft_tree import Tree
 from simulator.serving_engine import ServingEngine
 
@@ -65,7 +65,7 @@ def draft_prefill_terms(drafter: Drafter, prefill: tuple[tuple[int, int], ...], 
     if drafter.passes is None or not drafter.has_cache or not prefill:
         return []
     cost = drafter.passes.price(ForwardPass(0, 0, 0.0, 0.0, 0.0, prefill, 0, load))
-    fusion_s = drafter.passes.fusion_s(sum(tokens for tokens, _ in prefill))
+    fusion_s = looked_up(drafter.passes.fusion_s, sum(tokens for tokens, _ in prefill))
     return [CostTerm("prefill_draft", cost.seconds + fusion_s, cost.bound)]
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from simulator.architecture import Experts, LayerGroup, ModelArchitecture
 from simulator.cost.collectives import all_reduce, all_to_all_s, stage_transfer_s
@@ -20,6 +20,7 @@ from simulator.cost.roofline import (
     ATTENTION_TILE_ROWS,
     Bound,
     Operation,
+    cache_copies_s,
     elementwise_s,
     experts_touched,
     gemm,
@@ -29,7 +30,7 @@ from simulator.cost.roofline import (
     split_kv_attention,
     walk_s,
 )
-from simulator.cost.tape import added, known, larger, smaller
+from simulator.cost.tape import added, known, larger, looked_up, smaller
 from simulator.hardware import Hardware
 from simulator.number_format import FORMATS
 from simulator.serving_engine import ServingEngine, captured_rows
@@ -195,12 +196,15 @@ class ForwardCost:
 
     def _other_terms(self, asked: ForwardPass) -> _OtherTerms:
         """What does not depend on the contexts of decoding sequences."""
+        engine, prompts = self.engine, bool(asked.prefill)
         new_tokens = asked.rows + sum([tokens for tokens, _ in asked.prefill])
-        captured = captured_rows(self.engine, new_tokens, asked.sequences, bool(asked.prefill))
-        rows = captured or new_tokens
-        layers, small_kernels = self._terms_by_rows(rows)
-        head = self.lm_head(asked.logit_rows)
-        terms = [layers, CostTerm("lm_head", head.seconds, head.bound), small_kernels]
+
+        def captured(tokens: int) -> int | None:
+            return captured_rows(engine, tokens, asked.sequences, prompts)
+
+        rows = looked_up(lambda tokens: captured(tokens) or tokens, new_tokens)
+        layers, small_kernels = _terms_at(self._terms_by_rows, rows)
+        terms = [layers, *_terms_at(self._head_term, asked.logit_rows), small_kernels]
         if self.has_experts:
             terms.append(self._expert_term(asked, new_tokens))
         if self.recurrent_layers:
@@ -209,8 +213,15 @@ class ForwardCost:
             latent = sum(group.count for group in self.groups if group.attention == "mla")
             terms.append(CostTerm("unfused_kernels", latent * self.engine.latent_layer_overhead_s.value, "latency"))
         terms += self._network_terms(rows, new_tokens - asked.rows, asked.load)
-        launch_s = self.launched_layers * self.engine.launch_per_layer_s.value if captured is None else None
+        launches_s, launch_s = self.launched_layers * engine.launch_per_layer_s.value, None
+        # A number that is not known yet was large as the tape was recorded: what is captured then always is.
+        if captured(int(known(new_tokens))) is None:
+            launch_s = looked_up(lambda tokens: launches_s if captured(tokens) is None else 0.0, new_tokens)
         return _OtherTerms(tuple(terms), launch_s)
+
+    def _head_term(self, rows: int) -> tuple[CostTerm]:
+        head = self.lm_head(rows)
+        return (CostTerm("lm_head", head.seconds, head.bound),)
 
     def _terms_by_rows(self, rows: int) -> tuple[CostTerm, CostTerm]:
         """Layers and small kernels, which depend on the number of rows alone."""
@@ -270,14 +281,18 @@ class ForwardCost:
         count = self.mixers * SMALL_KERNELS_PER_MIXER + self.mlps * SMALL_KERNELS_PER_MLP
         return count * each_s, "latency" if launch else "memory"
 
-    def _network_terms(self, rows: int, prompt_rows: int, load: float) -> list[CostTerm]:
+    def _network_terms(self, rows: float, prompt_rows: float, load: float) -> Sequence[CostTerm]:
         """What devices exchange. Unless ranks share experts it depends on the number of rows alone."""
         if self.has_experts and self.parallelism.data_parallel_size > 1:
             return self._exchanged(rows, prompt_rows, load)
-        found = self._exchanges.get(rows)
-        return found if found is not None else self._exchanges.setdefault(rows, self._exchanged(rows, prompt_rows, load))
 
-    def _exchanged(self, rows: int, prompt_rows: int, load: float) -> list[CostTerm]:
+        def by_rows(rows: int) -> list[CostTerm]:
+            found = self._exchanges.get(rows)
+            return found if found is not None else self._exchanges.setdefault(rows, self._exchanged(rows, 0, load))
+
+        return _terms_at(by_rows, rows)
+
+    def _exchanged(self, rows: float, prompt_rows: float, load: float) -> list[CostTerm]:
         """One all-reduce after each mixer and each MLP; exchanges around experts of all ranks; transfers between stages."""
         tensor, beyond = self.tensor_parallel_size, self.parallelism
         message = 2.0 * rows * self.architecture.hidden_size
@@ -306,7 +321,7 @@ class ForwardCost:
         found = [CostTerm(name, count * inside_s, "network")]
         return found + ([CostTerm(f"inter_node_{name}", count * between_s, "network")] if nodes > 1 else [])
 
-    def _dispatch_and_combine_s(self, rows: int, prompt_rows: int, devices: int, nodes: int) -> float:
+    def _dispatch_and_combine_s(self, rows: float, prompt_rows: float, devices: int, nodes: int) -> float:
         """Rows go out in 8 bit where the weights are, with a scale for every 128 numbers, and come back in 16."""
         experts = next(group.experts for group in self.groups if group.experts is not None)
         width = (self.architecture.moe_latent_size or self.architecture.hidden_size) / self.tensor_parallel_size
@@ -318,7 +333,7 @@ class ForwardCost:
             if count
         )
 
-    def _transfers_s(self, rows: int) -> float:
+    def _transfers_s(self, rows: float) -> float:
         """Hidden state and residual of each row over every boundary, a slice per device; sampled tokens back to the first."""
         tensor, beyond = self.tensor_parallel_size, self.parallelism
         message = 2 * 2.0 * rows * self.architecture.hidden_size / tensor
@@ -442,7 +457,8 @@ class ForwardCost:
             blocks = asked.sequences * reread * group.kv_heads
         for new, before in asked.prefill:
             seen = _seen_tokens(new, before, group.window)
-            kv_bytes += (min(before, group.window or before) + new) * bytes_per_token
+            cached = smaller(before, group.window) if group.window else before
+            kv_bytes += (cached + new) * bytes_per_token
             flops += new * (
                 seen * group.attention_flops_per_row_and_token + (before + new / 2) * group.index_flops_per_row_and_token
             )
@@ -450,18 +466,23 @@ class ForwardCost:
         return split_kv_attention(kv_bytes, blocks, flops, self.hardware)
 
     def _walk(self, group: LayerGroup, asked: ForwardPass, context: float, longest: float) -> Operation:
-        dim, heads = group.head_dim, group.heads
+        dim, heads, device = group.head_dim, group.heads, self.hardware
         sequences = asked.sequences
         blocks_each = math.ceil(asked.rows / sequences / ATTENTION_TILE_ROWS) if sequences else 1
-        total_s = heads * blocks_each * (sequences * walk_s(context / sequences, dim, self.hardware)) if sequences else 0.0
-        longest_s = walk_s(longest, dim, self.hardware) if sequences else 0.0
+        rows = asked.rows / sequences / blocks_each if sequences else 0.0
+        total_s = heads * blocks_each * (sequences * walk_s(context / sequences, rows, dim, device)) if sequences else 0.0
+        longest_s = walk_s(longest, rows, dim, device) if sequences else 0.0
         blocks = heads * blocks_each * sequences
         for new, before in asked.prefill:
             tiles = math.ceil(new / ATTENTION_TILE_ROWS)
-            total_s += heads * tiles * walk_s(_seen_tokens(new, before, group.window), dim, self.hardware)
-            longest_s = max(longest_s, walk_s(min(before + new, group.window or before + new), dim, self.hardware))
+            total_s += heads * tiles * walk_s(_seen_tokens(new, before, group.window), new / tiles, dim, device)
+            longest_s = max(longest_s, walk_s(min(before + new, group.window or before + new), new / tiles, dim, device))
             blocks += heads * tiles
-        return serial_walk_attention(longest_s, total_s, math.ceil(blocks), self.hardware)
+        walked = serial_walk_attention(longest_s, total_s, math.ceil(blocks), device)
+        # Where query heads share keys and values in place, nothing is copied; nor are prompts, whose mask the kernel builds.
+        copied = context * (group.heads / group.kv_heads * group.kv_elements_per_token * self.kv_number_bytes)
+        copies_s = cache_copies_s(copied, device) if heads > group.kv_heads else 0.0
+        return Operation(walked.seconds + copies_s, walked.bound)
 
 
 def routed_tokens(asked: ForwardPass, correlation: float) -> float:
@@ -474,7 +495,19 @@ def routed_tokens(asked: ForwardPass, correlation: float) -> float:
     return asked.sequences + correlation * (asked.rows - asked.sequences) + prompts
 
 
+def _terms_at(terms: Callable[[Any], Sequence[CostTerm]], number: float) -> Sequence[CostTerm]:
+    """terms(number); where the number is not known yet, their seconds are looked up as it is."""
+    found = terms(known(number))
+    if known(number) is number:
+        return found
+
+    def seconds(place: int) -> float:
+        return looked_up(lambda number: terms(number)[place].seconds, number)
+
+    return [term._replace(seconds=seconds(place)) for place, term in enumerate(found)]
+
+
 def _seen_tokens(new: int, before: int, window: int | None) -> float:
     """Cached tokens that a prompt chunk's rows attend to on average, causal mask and window included."""
     seen = before + (new + 1) / 2
-    return min(seen, float(window)) if window else seen
+    return smaller(seen, float(window)) if window else seen

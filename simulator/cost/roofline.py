@@ -1,8 +1,9 @@
 """One operation: seconds from bytes and FLOPs, by a smooth maximum of the two.
 
-    t = t0 + [ (bytes/BW)^p + (flops(⌈m⌉_T)/F)^p ]^(1/p)
+    t = t0 + [ (bytes/BW)^p + (w·flops(⌈m⌉_T)/F)^p ]^(1/p)
 
-On measured decoder layers this form errs by 3-6 % where the plain roofline max() errs by 6-12 % (docs/model.md).
+On measured decoder layers this form errs by 3-6 % where the plain roofline max() errs by 6-12 % (docs/model.md). w stretches
+arithmetic by a last wave of blocks that fills only part of the device.
 
 Cached tokens, and the seconds that follow from them, may be numbers of a tape (`tape`), although declared `float`: a span of
 rounds is then priced at once, by the same formulas.
@@ -20,6 +21,8 @@ from simulator.serving_engine import RowLaw
 
 Bound = Literal["memory", "compute", "latency", "network", "host"]
 ATTENTION_TILE_ROWS = 64
+# Columns of one block of a GEMM: blocks of tile rows × this are spread over the compute units.
+GEMM_TILE_COLUMNS = 128
 _SMALL_MESSAGE_BYTES = 2**20
 
 
@@ -73,16 +76,29 @@ def gemms(
     tile = rates.tile_rows
     # Small batches run in small tiles, whose padding never shows behind the weight stream.
     padded = math.ceil(rows / tile) * tile if rows > tile else rows
+    flops_per_s = rates.flops_per_s if row_law is None else row_law.arithmetic(rows) * rates.flops_per_s
     factor = 1.0 if rates.row_factors is None or row_law is not None else rates.row_factors.at(rows)
     total_s, by_bound = 0.0, {}  # type: float, dict[Bound, float]
     for n, k, count in matrices:
         memory_s = (weight_bytes * n * k + 2.0 * rows * (n + k)) / rates.bandwidth_bytes_per_s
-        compute_s = 2.0 * padded * n * k / rates.flops_per_s
+        compute_s = 2.0 * padded * n * k / flops_per_s
+        if rates.wave_power > 0:
+            compute_s *= wave_stretch(rows, n, tile, hardware.profile.compute_units) ** rates.wave_power
         seconds = count * (overhead_s + factor * smooth_maximum(memory_s, compute_s, smoothness))
         bound = _bound(overhead_s, memory_s, compute_s)
         total_s += seconds
         by_bound[bound] = by_bound.get(bound, 0.0) + seconds
     return Operation(total_s, max(by_bound, key=lambda bound: by_bound[bound], default="memory"))
+
+
+def wave_stretch(rows: float, n: float, tile_rows: float, units: int) -> float:
+    """Waves of blocks that are paid for over those that are filled: ⌈blocks/units⌉·units/blocks.
+
+    >>> wave_stretch(64, 16896, 64, 132), wave_stretch(128, 8448 + 128, 64, 132)
+    (1.0, 1.9701492537313432)
+    """
+    blocks = math.ceil(rows / tile_rows) * math.ceil(n / GEMM_TILE_COLUMNS)
+    return math.ceil(blocks / units) * units / blocks
 
 
 def experts_touched(num_experts: int, top_k: int, tokens: float, popularity_shape: float = math.inf) -> float:
@@ -181,10 +197,21 @@ def serial_walk_attention(longest_s: float, total_s: float, blocks: int, hardwar
     return Operation(hardware.coefficients.walk_overhead_s.value + busy_s, "latency" if blocks <= units else "compute")
 
 
-def walk_s(kv_tokens: float, head_dim: int, hardware: Hardware) -> float:
-    """One block's walk over `kv_tokens`; the per-token time is for a head dimension of 128 and scales with it."""
+def walk_s(kv_tokens: float, rows: float, head_dim: int, hardware: Hardware) -> float:
+    """One block's walk over `kv_tokens` with its `rows` query rows; times per token are for a head dimension of 128 and scale
+    with it. Tensor units take up to 64 rows at once, so that rows cost only where there are none."""
     coefficients = hardware.coefficients
-    return coefficients.walk_fixed_s.value + coefficients.walk_s_per_token.value * kv_tokens * head_dim / 128
+    per_token = coefficients.walk_s_per_token.value + coefficients.walk_row_s_per_token.value * rows
+    return coefficients.walk_fixed_s.value + per_token * kv_tokens * head_dim / 128
+
+
+def cache_copies_s(copied_bytes: float, hardware: Hardware) -> float:
+    """Keys and values copied out for every query head: beyond what the caches hold, where a walk finds them anyway."""
+    coefficients = hardware.coefficients
+    seconds_per_byte = coefficients.walk_copy_s_per_byte.value
+    if seconds_per_byte <= 0:
+        return 0.0
+    return seconds_per_byte * larger(copied_bytes - coefficients.walk_copy_free_bytes.value, 0.0)
 
 
 def all_reduce_s(message_bytes: float, alpha_s: float, bandwidth: float, large_bandwidth: float | None) -> float:

@@ -29,6 +29,10 @@ def _smaller(first: float, second: float) -> float:
     return first if first < second else second
 
 
+def _looked_up(function: Callable[[Any], Any], number: Any) -> Any:
+    return function(number)
+
+
 # How each operation is written for numbers and for arrays.
 _OPERATIONS: dict[Operation, tuple[str, str]] = {
     operator.add: ("{0} + {1}", "{0} + {1}"),
@@ -38,6 +42,7 @@ _OPERATIONS: dict[Operation, tuple[str, str]] = {
     math.sqrt: ("sqrt({0})", "root({0})"),
     _larger: ("{0} if {0} > {1} else {1}", "maximum({0}, {1})"),
     _smaller: ("{0} if {0} < {1} else {1}", "minimum({0}, {1})"),
+    _looked_up: ("{0}({1})", "each({0}, {1})"),
 }
 
 
@@ -143,9 +148,13 @@ def _compiled(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], co
         source.append(f"    def {function}({', '.join(map(name, range(inputs)))}):")
         source += [f"        v{at} = {_OPERATIONS[done][form].format(*map(name, operands))}" for at, done, operands in steps]
         source.append(f"        return ({''.join(f'{name(place)}, ' for place in answer)})")
-    names: dict[str, Any] = {"sqrt": math.sqrt, "root": np.sqrt, "maximum": np.maximum, "minimum": np.minimum}
+    names: dict[str, Any] = {"sqrt": math.sqrt, "root": np.sqrt, "maximum": np.maximum, "minimum": np.minimum, "each": _of_each}
     exec("\n".join([*source, "    return of_numbers, of_arrays"]), names)
     return names["replays"]
+
+
+def _of_each(function: Callable[[Any], Any], numbers: Any) -> Any:
+    return np.array([function(number) for number in numbers.tolist()])
 
 
 # ------------------------------------------------------------------------- functions that formulas use on either kind of number
@@ -168,6 +177,11 @@ def smaller(first: float, second: float) -> float:
 def root_of_squares(first: float, second: float) -> float:
     """sqrt(a² + b²) by correctly rounded operations only, so that numbers and arrays give the same bits."""
     return cast(float, _done(math.sqrt, first * first + second * second))
+
+
+def looked_up(function: Callable[[Any], float], number: float) -> float:
+    """function(number), also of a number that is not known yet: a replay then asks the function."""
+    return cast(float, number.tape.do(_looked_up, function, number)) if isinstance(number, Traced) else function(number)
 
 
 def added(numbers: Iterable[float]) -> float:

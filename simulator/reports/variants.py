@@ -143,6 +143,16 @@ def _offered_load(column: Column) -> float | None:
     return 100 * (len(records) - 1) / span_s / column.variant.saturation.per_s
 
 
+def _shared_prefixes(column: Column) -> float | None:
+    """Hits of the prefix cache; None where there is none."""
+    rate = column.variant.summary.prefix_hit_rate
+    return 100 * rate if rate else None
+
+
+def _count(number: int) -> str | None:
+    return f"{number:,}" if number else None
+
+
 def _compared(value: Callable[[Comparison], float | None]) -> Cell:
     return lambda column: None if column.comparison is None else value(column.comparison)
 
@@ -169,5 +179,8 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
     ("prefill share at this load (%)", lambda column: 100 * column.variant.summary.load.prefill_share),
     ("KV cache (k tokens)", lambda column: column.variant.kv_blocks * column.variant.deployment.engine.block_tokens / 1e3),
     ("steps without drafts (%)", _compared(lambda c: None if isinstance(c.variant.policy, Fixed) else 100 * c.variant.off_share)),
+    ("prefix cache hits (% of tokens)", _shared_prefixes),
     ("preemptions", lambda column: f"{column.variant.summary.preemptions:,}"),
+    ("  moved to the host", lambda column: _count(column.variant.summary.swaps)),
+    ("given up by clients", lambda column: _count(column.variant.summary.cancelled)),
 )
