@@ -16,6 +16,13 @@ from simulator.reports.capacity import (
     capacity_tables,
     write_capacity,
 )
+from simulator.reports.comparison import (
+    comparison_notes,
+    comparison_sentence,
+    comparison_summary,
+    comparison_table,
+    memory_table,
+)
 from simulator.reports.explanation import doubt_table, explanation_sentences, explanation_summary, explanation_table
 from simulator.reports.exports import exported
 from simulator.reports.files import prepare_directory, to_json, write_break_even, write_run
@@ -73,6 +80,10 @@ __all__ = [
     "check_profile_path",
     "check_rows",
     "check_summary",
+    "comparison_notes",
+    "comparison_sentence",
+    "comparison_summary",
+    "comparison_table",
     "doubt_table",
     "explanation_sentences",
     "explanation_summary",
@@ -93,6 +104,7 @@ __all__ = [
     "known",
     "markdown",
     "measured_sentence",
+    "memory_table",
     "milliseconds",
     "prediction_rows",
     "prediction_sentence",
