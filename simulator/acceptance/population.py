@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -137,6 +138,7 @@ def over_rounds(weights: Rates, proposal_shares: Rates, survival: Rates) -> tupl
     return float(total / rounds.sum()), mean
 
 
+@lru_cache(maxsize=64)
 def spread_over_requests(law: PerPositionAcceptance, standard_deviation: float) -> MixtureAcceptance:
     """The same τ at every measured γ, from requests that differ: sd of the first draft's rate over requests.
 
