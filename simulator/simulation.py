@@ -400,7 +400,7 @@ class Server:
     ) -> ServingResult:
         """Every request to its end, as the scenario's arrivals say. `begun` is called as each request arrives."""
         arrivals = self.scenario.file.workload.arrivals
-        pricer = replace(self.pricer, round_scale=round_scale)
+        pricer = self.pricer if round_scale == 1 else replace(self.pricer, round_scale=round_scale)
 
         def path(request: Request) -> AcceptancePath:
             if begun is not None:
