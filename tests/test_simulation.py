@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -560,10 +561,8 @@ def test_a_one_token_answer_meets_any_limit_on_time_per_token():
 
 def test_a_scaled_round_leaves_prompts_as_they_are():
     """The doubt of R is of decoding: prefills, the draft's included, take the same time however wide it is."""
-    from simulator.simulation import _ScaledRounds
-
     pricer = scenario().deployment.pricer()
-    scaled = _ScaledRounds(pricer, 1.5)
+    scaled = replace(pricer, round_scale=1.5)
     base, more = pricer.price([(500, 3)] * 4, [(256, 0)], 1), scaled.price([(500, 3)] * 4, [(256, 0)], 1)
     assert [name for name, _ in base.terms] == [name for name, _ in more.terms]
     names = {name for name, _ in base.terms}
