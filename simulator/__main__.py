@@ -34,6 +34,7 @@ from simulator.commands.predict import predict
 from simulator.commands.run import run
 from simulator.commands.schedule import schedule
 from simulator.commands.schema import schema
+from simulator.commands.sweep import sweep
 from simulator.commands.trace import trace
 from simulator.commands.validate import validate
 from simulator.console import err
@@ -47,6 +48,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "capacity": capacity,
     "schedule": schedule,
     "explain": explain,
+    "sweep": sweep,
     "import": import_runs,
     "check-server": check_server,
     "fit-engine": fit_engine,

@@ -105,6 +105,14 @@ class LimitsSpec(Spec):
 SWAP_SPACE_BYTES = 4 * 2.0**30
 
 
+class SweepSpec(Spec):
+    """What `specsim sweep` varies. set: key of a scenario → values, a list or a range; several keys with commas between change
+    together. The other verbs answer the scenario as it stands."""
+
+    question: str = "run"
+    set: Annotated[dict[str, Any], Field(min_length=1)]
+
+
 def _kind_of_hardware(value: object) -> str:
     return "a name" if isinstance(value, str) else "a mapping with base"
 
@@ -127,6 +135,7 @@ class ScenarioFile(Spec):
     limits: LimitsSpec = LimitsSpec()
     service_level: ServiceLevel | None = None
     planning: PlanningSpec = PlanningSpec()
+    sweep: SweepSpec | None = None
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
 
 

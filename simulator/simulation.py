@@ -41,6 +41,7 @@ from simulator.serving.policies import DraftPolicy, live_policy, table_of
 from simulator.serving_engine import captured_sizes
 from simulator.spec import Problem, SpecError
 from simulator.speculation import READS_STATES
+from simulator.validity import doubts_at
 from simulator.workload import Request, again, by_turns, requests_of
 
 # The fewest requests of the run that measures how many a second the replica can finish when work never runs out.
@@ -186,7 +187,19 @@ def simulate(scenario: Scenario, progress: Progress | None = None, readable: boo
         _compare(server, plain, _variant(server, label, requests, progress), requests, progress)
         for label, server in speculative_servers(scenario, warnings, readable)
     ]
-    return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(warnings))
+    warnings += [doubt for comparison in comparisons for doubt in _doubts(scenario, comparison)]
+    return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(dict.fromkeys(warnings)))
+
+
+def _doubts(scenario: Scenario, comparison: Comparison) -> list[str]:
+    """What is doubtful about a variant where it ran; of a schedule by batch nothing is, at one batch."""
+    if scenario.file.speculation is None or scenario.file.speculation.by_batch is not None:
+        return []
+    load, tau = comparison.variant.summary.load, comparison.mean_acceptance_length
+    running = load.mean_decode_sequences or 1.0
+    deployment = comparison.variant.deployment.replica()
+    stated = None if scenario.file.acceptance is None else tau
+    return [*doubts_at(deployment, comparison.shape, running, comparison.context, stated)]
 
 
 # Turns of each user below which a closed loop is mostly its start and its drain.

@@ -145,7 +145,7 @@ def break_even_summary(answer: BreakEven) -> dict[str, Any]:
     """Every point and the map of the best γ."""
     summary = {
         "schema_version": SCHEMA_VERSION,
-        "points": [_point(point) for point in answer.points],
+        "points": [break_even_row(point) for point in answer.points],
         "best": answer.best,
         **ending(answer.scenario, answer.warnings),
     }
@@ -155,7 +155,7 @@ def break_even_summary(answer: BreakEven) -> dict[str, Any]:
 
 def break_even_csv(answer: BreakEven) -> str:
     """One row per γ or tree, batch and context; blank where α* does not exist or acceptance is not stated."""
-    return csv_text([_point(point) for point in answer.points])
+    return csv_text([break_even_row(point) for point in answer.points])
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -165,7 +165,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _point(point: BreakEvenPoint) -> dict[str, Any]:
+def break_even_row(point: BreakEvenPoint) -> dict[str, Any]:
     return {
         **_drafts(point.shape),
         "batch": point.batch,
