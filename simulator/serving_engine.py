@@ -108,6 +108,9 @@ class ServingEngine(Spec):
     latent_attention: regime of latent attention (MLA); absent: as the others, with split-KV kernels for serial walks.
     latent_layer_overhead_s: device time that its unfused kernels add a layer.
     drafting_prompts_alone: with a drafter each prompt is a pass of its own, without one they share passes.
+    prefix_caching: finds the blocks of prompts again that begin alike, unless a scenario says otherwise. Of what is found,
+    `prefix_recomputed_blocks` are computed again under drafters that read the target's states (EAGLE, MTP, block): those are not
+    kept. prefix_cache_covers_draft: the draft's KV lies in the same blocks; else it takes in every prompt from its beginning.
     pipeline_in_flight: keeps a batch in every pipeline stage; without, one batch passes them all. pipeline_methods: ways of
     speculation that it runs over pipeline stages, all where absent.
     """
@@ -141,6 +144,9 @@ class ServingEngine(Spec):
     latent_attention: AttentionRegime | None = None
     latent_layer_overhead_s: Quantity | None = None
     drafting_prompts_alone: bool = False
+    prefix_caching: bool = False
+    prefix_recomputed_blocks: Annotated[int, Field(ge=0)] = 0
+    prefix_cache_covers_draft: bool = True
     pipeline_in_flight: bool = True
     pipeline_methods: tuple[str, ...] | None = None
     prefill_first: bool
