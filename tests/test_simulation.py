@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -559,10 +560,8 @@ def test_a_one_token_answer_meets_any_limit_on_time_per_token():
 
 def test_a_scaled_round_leaves_prompts_as_they_are():
     """The doubt of R is of decoding: prefills, the draft's included, take the same time however wide it is."""
-    from simulator.simulation import _ScaledRounds
-
     pricer = scenario().deployment.pricer()
-    scaled = _ScaledRounds(pricer, 1.5)
+    scaled = replace(pricer, round_scale=1.5)
     base, more = pricer.price([(500, 3)] * 4, [(256, 0)], 1), scaled.price([(500, 3)] * 4, [(256, 0)], 1)
     assert [name for name, _ in base.terms] == [name for name, _ in more.terms]
     names = {name for name, _ in base.terms}
@@ -570,6 +569,8 @@ def test_a_scaled_round_leaves_prompts_as_they_are():
     for (name, before), (_, after) in zip(base.terms, more.terms, strict=True):
         assert after == pytest.approx(before if name.startswith("prefill") else 1.5 * before)
     assert more.seconds == pytest.approx(sum(seconds for _, seconds in more.terms))
+    contexts = (2000, 2000, 500)
+    assert scaled.alike(4, 3).one(*contexts)[0] == pytest.approx(1.5 * pricer.alike(4, 3).one(*contexts)[0])
 
 
 # ------------------------------------------------------------------------------------------------- what a verdict is about
