@@ -24,6 +24,7 @@ from simulator.commands.break_even import break_even
 from simulator.commands.calibrate import calibrate
 from simulator.commands.capacity import capacity
 from simulator.commands.check_server import check_server
+from simulator.commands.compare import compare
 from simulator.commands.demo import demo
 from simulator.commands.explain import explain
 from simulator.commands.export import export
@@ -32,7 +33,9 @@ from simulator.commands.import_runs import import_runs
 from simulator.commands.list_known import list_known
 from simulator.commands.predict import predict
 from simulator.commands.run import run
+from simulator.commands.schedule import schedule
 from simulator.commands.schema import schema
+from simulator.commands.sweep import sweep
 from simulator.commands.trace import trace
 from simulator.commands.validate import validate
 from simulator.console import err
@@ -44,7 +47,10 @@ VERBS: dict[str, Callable[..., None]] = {
     "predict": predict,
     "break-even": break_even,
     "capacity": capacity,
+    "schedule": schedule,
     "explain": explain,
+    "compare": compare,
+    "sweep": sweep,
     "import": import_runs,
     "check-server": check_server,
     "fit-engine": fit_engine,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache, wraps
 from pathlib import Path
+from typing import TypeVar
 
 from simulator.spec import Problem, SpecError, nearest
 
@@ -17,6 +19,9 @@ KINDS = {
     "workload": "workload_profiles",
     "scenario": "scenarios",
 }
+T = TypeVar("T")
+# Files of one kind that are remembered at a time.
+_REMEMBERED = 256
 _PACKAGE = Path(__file__).resolve().parent
 _SUFFIXES = ("-hf", "-instruct", "-chat", "-2507")
 
@@ -53,6 +58,24 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
+
+
+def once_per_file(read: Callable[[str | Path], T]) -> Callable[[str | Path], T]:
+    """A reader that reads a file again only after it has changed. What it returns must not be changed by anyone."""
+
+    @lru_cache(_REMEMBERED)
+    def remembered(path: str, modified_ns: int, size: int) -> T:  # noqa: ARG001
+        return read(path)
+
+    @wraps(read)
+    def reading(path: str | Path) -> T:
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError):
+            return read(path)  # which says what is wrong
+        return remembered(str(path), status.st_mtime_ns, status.st_size)
+
+    return reading
 
 
 def normalised(name: str) -> str:

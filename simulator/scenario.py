@@ -18,6 +18,7 @@ from simulator.architecture import ModelArchitecture, find_model, is_same_model,
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism, parallel_faults
 from simulator.cost.remote_draft import RemoteDraft
+from simulator.draft_policy import Policy
 from simulator.draft_tree import Tree
 from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
 from simulator.interchange.request_traces import request_source
@@ -104,6 +105,14 @@ class LimitsSpec(Spec):
 SWAP_SPACE_BYTES = 4 * 2.0**30
 
 
+class SweepSpec(Spec):
+    """What `specsim sweep` varies. set: key of a scenario → values, a list or a range; several keys with commas between change
+    together. The other verbs answer the scenario as it stands."""
+
+    question: str = "run"
+    set: Annotated[dict[str, Any], Field(min_length=1)]
+
+
 def _kind_of_hardware(value: object) -> str:
     return "a name" if isinstance(value, str) else "a mapping with base"
 
@@ -126,6 +135,7 @@ class ScenarioFile(Spec):
     limits: LimitsSpec = LimitsSpec()
     service_level: ServiceLevel | None = None
     planning: PlanningSpec = PlanningSpec()
+    sweep: SweepSpec | None = None
     seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
 
 
@@ -163,6 +173,11 @@ class Scenario:
     def shapes(self) -> tuple[Tree, ...]:
         """Every chain and tree to compare; empty without speculation."""
         return self.file.speculation.shapes if self.file.speculation else ()
+
+    @property
+    def variants(self) -> tuple[tuple[Tree, Policy], ...]:
+        """Every shape and the policy that drafts it; empty without speculation."""
+        return self.file.speculation.variants if self.file.speculation else ()
 
     @property
     def gammas(self) -> tuple[int, ...]:
@@ -408,7 +423,8 @@ class _Resolver:
             for shape in speculation.shapes:
                 limit, what = drafts_at_once(drafter)
                 if limit is not None and shape.depth > limit:
-                    chain = "num_speculative_tokens" if speculation.by_batch is None else "by_batch"
+                    chain = "num_speculative_tokens" if speculation.num_speculative_tokens is not None else "by_batch"
+                    chain = chain if getattr(speculation, chain) is not None else "policy"
                     must = f"must be at most {limit}, the {what} of drafter {drafter.name}"
                     yield self.document.problem(("speculation", chain if shape.is_chain else "tree"), must, shape.depth)
         yield from self._head_problems(target, drafter)

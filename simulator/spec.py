@@ -409,12 +409,12 @@ def _unit_hint(got: object) -> str:
 
 def _field_names(kind: Any, location: Location) -> list[str]:
     """Names of the fields of the model that `location` leads to, through unions, tuples and dicts."""
-    models = _models(kind)
+    models = models_in(kind)
     for item in location:
         inner: list[type[BaseModel]] = []
         for model in models:
             if isinstance(item, str) and item in model.model_fields:
-                inner += _models(model.model_fields[item].annotation)
+                inner += models_in(model.model_fields[item].annotation)
             elif item == model.__name__:
                 inner.append(model)
         if inner:
@@ -424,11 +424,12 @@ def _field_names(kind: Any, location: Location) -> list[str]:
     return [name for model in models for name in model.model_fields]
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models that a field's annotation may hold, through unions, tuples and mappings."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     found = []
     for argument in getattr(annotation, "__args__", ()):
         if argument is not Ellipsis:
-            found += _models(argument)
+            found += models_in(argument)
     return found

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise, repeat
+from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated, Literal
 
@@ -402,6 +403,11 @@ def load_workload_profile(name: str, where: str = "", key: str = "workload.reque
     path = resources.file_of("workload", name)
     if path is None or path.stem == _DATASETS:
         raise resources.unknown(where, key, "workload profile", name, profile_ids())
+    return _read_workload_profile(path)
+
+
+@resources.once_per_file
+def _read_workload_profile(path: str | Path) -> WorkloadProfile:
     return check(WorkloadProfile, load_yaml(path))
 
 

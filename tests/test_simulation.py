@@ -312,6 +312,7 @@ BINDING = {
     "hardware.walk_copy_s_per_byte": (WALKED, {**WALKED, "hardware": {"base": "rtx_4090", "walk_copy_s_per_byte": 1e-10}}),
     "hardware.walk_copy_free_bytes": ({**WALKED, "hardware": {"base": "rtx_4090", "walk_copy_s_per_byte": 1e-10}}, {**WALKED, "hardware": {"base": "rtx_4090", "walk_copy_s_per_byte": 1e-10, "walk_copy_free_bytes": 1e6}}),
     "hardware.elementwise_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "elementwise_overhead_s": 1e-5}}),
+    "hardware.sampling_bandwidth_fraction": ({}, {"hardware": {"base": "h100_sxm", "sampling_bandwidth_fraction": 0.1}}),
     "engine": ({}, {"engine": "sglang"}),
     "parallel.tensor_parallel_size": ({}, {"parallel": {"tensor_parallel_size": 2}}),
     "parallel.draft_tensor_parallel_size": ({"parallel": {"tensor_parallel_size": 4}}, {"parallel": {"tensor_parallel_size": 4, "draft_tensor_parallel_size": 1}}),
@@ -382,7 +383,7 @@ SLOWER = (
     "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.gemm_wave_power", "hardware.attention_overhead_s",
     "hardware.attention_bandwidth_fraction", "hardware.attention_flops_fraction", "hardware.attention_wave_s",
     "hardware.walk_overhead_s", "hardware.walk_s_per_token", "hardware.walk_row_s_per_token", "hardware.walk_fixed_s",
-    "hardware.walk_copy_s_per_byte", "hardware.elementwise_overhead_s",
+    "hardware.walk_copy_s_per_byte", "hardware.elementwise_overhead_s", "hardware.sampling_bandwidth_fraction",
     "speculation.drafter", "acceptance.acceptance_rate", "acceptance.mean_acceptance_length", "acceptance.proposal_rate",
     "workload.arrivals.rate_per_s", "workload.arrivals.users", "workload.lengths", "limits.max_num_seqs", "speculation.draft_layers",
     "hardware.expert_bandwidth_fraction", "hardware.expert_overhead_s", "hardware.state_overhead_s", "hardware.state_row_s",
@@ -596,7 +597,7 @@ def test_a_schedule_by_batch_is_reported_at_the_gamma_of_the_mean_batch():
     assert two.batch > 4
     assert two.round.num_speculative_tokens == 2
     assert two.r.value == pytest.approx(alone.r.value, rel=0.02)
-    assert "γ = 2, which the schedule drafts" in two.remark
+    assert "γ = 2, which the policy drafts" in two.remark
     off = compared([1, 4, 5])
     assert off.round.num_speculative_tokens == 5
     assert "drafts nothing at the mean batch" in off.remark

@@ -17,6 +17,8 @@ from simulator.theory import increasing_root
 
 _BETA_NODES = 200
 _SPREAD_CLASSES = 32
+# Spread laws that are remembered: finding one takes tens of milliseconds, and a scenario asks for the same one often.
+_REMEMBERED_SPREADS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ def over_rounds(weights: Rates, proposal_shares: Rates, survival: Rates) -> tupl
     return float(total / rounds.sum()), mean
 
 
-@lru_cache(maxsize=64)
+@lru_cache(_REMEMBERED_SPREADS)
 def spread_over_requests(law: PerPositionAcceptance, standard_deviation: float) -> MixtureAcceptance:
     """The same τ at every measured γ, from requests that differ: sd of the first draft's rate over requests.
 

@@ -279,6 +279,7 @@ class Profile:
         return [text for text in found if text]
 
 
+@resources.once_per_file
 def read_profile(path: str | Path) -> Profile:
     """Reads a profile file. Raises `SpecError` with every mistake and its line."""
     document = load_yaml(path)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from simulator import resources
 from simulator.acceptance.traces import TraceAcceptance, faults
 from simulator.spec import Problem, SpecError, nearest
 from simulator.whole_file import whole_file
@@ -77,6 +78,7 @@ def check_trace_name(path: Path) -> None:
         raise SpecError([Problem(str(path), "", f"must be named as a trace file, {' or '.join(SUFFIXES)}", path.suffix)])
 
 
+@resources.once_per_file
 def read_trace_file(path: str | Path) -> TraceFile:
     """Reads a trace file. Raises `SpecError` with every fault."""
     source = str(path)

@@ -20,6 +20,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -107,6 +108,16 @@ def read_request_trace(path: str | Path, columns: Mapping[str, str] | None = Non
     columns: the file's own names of `arrival_s` (seconds, or dates with a time), `prompt_tokens` and `output_tokens`.
     """
     names = None if columns is None else tuple(columns.get(name, name) for name in GENERIC)
+    return _reader_of(names)(path)
+
+
+@cache
+def _reader_of(names: tuple[str, ...] | None) -> Callable[[str | Path], RequestTrace]:
+    """The reader of traces with these columns."""
+    return resources.once_per_file(lambda path: _read_request_trace(path, names))
+
+
+def _read_request_trace(path: str | Path, names: tuple[str, ...] | None) -> RequestTrace:
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             return _trace(_Reader(str(path), names), file)

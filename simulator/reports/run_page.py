@@ -8,10 +8,13 @@ from dataclasses import asdict
 import yaml
 
 from simulator.cost.uncertainty import Estimate
+from simulator.draft_policy import FIXED, ByBatch
 from simulator.plots.words import interval, is_known, milliseconds, short_name, significant, speculation_name, times
+from simulator.questions.sensitivity import Sensitivity
 from simulator.reports.exports import engine_snippets
 from simulator.reports.page import Block, Bullets, Code, Fact, Figure, Page, Section, Table, Text, Tone, Verdict
-from simulator.reports.sources import closing_sections, ending
+from simulator.reports.sensitivity import sensitivity_sentences
+from simulator.reports.sources import closing_sections, closing_words
 from simulator.reports.variants import run_table
 from simulator.reports.verdict import RATES, Answer, answer, ends, gets_worse, headline, subject
 from simulator.scenario import Scenario
@@ -26,6 +29,7 @@ OUTCOMES: Mapping[Answer, tuple[str, Tone]] = {
 }
 SPEEDUP = Figure("speedup", "Decode speedup against mean acceptance length, with the break-even R and the simulated run marked")
 ROUND = Figure("round", "Milliseconds of one plain step beside one speculative round, by part")
+TORNADO = Figure("tornado", "Change of the speedup when one thing is otherwise: a bar for each, the longest on top")
 LATENCY = Figure("latency", "Distributions of time per output token and of end-to-end latency, with and without speculation")
 LOAD = Figure("load", "Running sequences, waiting requests and KV cache use over simulated time")
 BREAK_EVEN = Figure(
@@ -37,8 +41,8 @@ BREAK_EVEN_LENGTH = Figure(
 BEST_GAMMA = Figure("best_gamma", "Best number of speculative tokens over batch and context")
 
 
-def run_page(result: SimulationResult) -> Page:
-    """The report of a run."""
+def run_page(result: SimulationResult, moved: Sensitivity | None = None) -> Page:
+    """The report of a run. moved: what moves its verdict."""
     scenario, chosen = result.scenario, subject(result)
     outcome, tone = OUTCOMES[answer(result)]
     verdict = Verdict(outcome, tone, headline(result)) if chosen is None else _verdict(result, chosen)
@@ -46,11 +50,11 @@ def run_page(result: SimulationResult) -> Page:
     if chosen is not None:
         sections.insert(0, Section("Settings to use", tuple(_settings(result, chosen))))
         sections += [
-            Section("Why", (Bullets(tuple(_reasons(chosen))), ROUND, SPEEDUP)),
+            Section("Why", (Bullets(tuple(_reasons(chosen))), ROUND, SPEEDUP, *_moved(moved))),
             Section("Where it turns", (BREAK_EVEN, BREAK_EVEN_LENGTH, BEST_GAMMA)),
         ]
     sections += [Section("Under load", (LATENCY, LOAD)), *closing_sections(scenario, result.warnings)]
-    return Page("run", f"{scenario.name}: {outcome}", _asked(result), verdict, tuple(sections), ending(scenario))
+    return Page("run", f"{scenario.name}: {outcome}", _asked(result), verdict, tuple(sections), closing_words(scenario))
 
 
 def _verdict(result: SimulationResult, chosen: Comparison) -> Verdict:
@@ -83,6 +87,12 @@ def _facts(chosen: Comparison) -> Iterator[Fact]:
         yield Fact(f"{chosen.break_even_acceptance_rate:.2f}", "break-even acceptance rate, α*", f"at batch {chosen.batch}")
     yield Fact(times(chosen.e2e.value), "end-to-end latency", f"{interval(chosen.e2e)}, above 1 is shorter")
     yield Fact(times(chosen.capacity.value), "capacity when saturated", interval(chosen.capacity))
+
+
+def _moved(moved: Sensitivity | None) -> Iterator[Block]:
+    if moved is not None:
+        yield TORNADO
+        yield from (Text(sentence) for sentence in sensitivity_sentences(moved))
 
 
 def _asked(result: SimulationResult) -> str:
@@ -130,7 +140,7 @@ def advice(result: SimulationResult, chosen: Comparison) -> str:
         return "Leave speculation off for this workload."
     if found == "close" and worse:
         return f"Leave speculation off: the gain in {chosen.metric} is not certain, and {worse} certainly gets worse."
-    on = f"Turn it on: {speculation_name(result.scenario)} with {chosen.variant.shape.name}."
+    on = f"Turn it on: {speculation_name(result.scenario)} with {chosen.variant.label}."
     if worse:
         return f"{on} Mind that {worse} gets worse."
     return on if found == "win" else "No gain is certain; the settings below are those with the largest one."
@@ -142,7 +152,7 @@ def _settings(result: SimulationResult, chosen: Comparison) -> Iterator[Block]:
     if said.startswith(("Leave", "Measure")):
         yield Text(said)
         return
-    snippets, reason = engine_snippets(result.scenario, chosen.variant.shape)
+    snippets, reason = engine_snippets(result.scenario, *chosen.variant.drafting)
     for snippet in snippets:
         where = f"in `{snippet.file}`" if snippet.file else "on the command line"
         yield Code(snippet.text, f"For {snippet.engine}, {where}:", "sh" if not snippet.file else "")
@@ -155,14 +165,17 @@ def _settings(result: SimulationResult, chosen: Comparison) -> Iterator[Block]:
 
 def _settings_yaml(scenario: Scenario, chosen: Comparison) -> str:
     """In vLLM's spelling."""
-    speculation, drafter = scenario.file.speculation, scenario.deployment.drafter
+    policy, drafter = chosen.variant.policy, scenario.deployment.drafter
     values: dict[str, object] = {"method": scenario.deployment.method}
     if drafter is not None:
         values["drafter"] = drafter.name
-    if speculation is not None and speculation.by_batch is not None:
-        values["by_batch"] = [list(entry) for entry in speculation.by_batch]
+    if isinstance(policy, ByBatch):
+        values["by_batch"] = [list(entry) for entry in policy.table]
     elif chosen.variant.shape.is_chain:
-        values["num_speculative_tokens"] = chosen.variant.gamma
+        if policy.largest is None:
+            values["num_speculative_tokens"] = chosen.variant.gamma
+        if policy != FIXED:
+            values["policy"] = policy.model_dump(mode="json", exclude_none=True)
     else:
         shape = chosen.variant.shape
         values["tree"] = {"steps": shape.steps, "topk": shape.width, "draft_tokens": shape.nodes}

@@ -70,6 +70,9 @@ def _variant(result: SimulationResult, variant: Variant) -> dict[str, Any]:
     head = {
         "label": variant.label,
         **_drafts(variant.shape),
+        "policy": variant.policy.model_dump(exclude_none=True) if variant.gamma else None,
+        "off_share": variant.off_share if variant.gamma else None,
+        "graph_share": variant.graph_share,
         "kv_blocks": variant.kv_blocks,
         "kv_cache_tokens": variant.kv_blocks * variant.deployment.engine.block_tokens,
         "engine_statistics": asdict(variant.result.statistics),
@@ -142,7 +145,7 @@ def break_even_summary(answer: BreakEven) -> dict[str, Any]:
     """Every point and the map of the best γ."""
     summary = {
         "schema_version": SCHEMA_VERSION,
-        "points": [_point(point) for point in answer.points],
+        "points": [break_even_row(point) for point in answer.points],
         "best": answer.best,
         **ending(answer.scenario, answer.warnings),
     }
@@ -152,7 +155,7 @@ def break_even_summary(answer: BreakEven) -> dict[str, Any]:
 
 def break_even_csv(answer: BreakEven) -> str:
     """One row per γ or tree, batch and context; blank where α* does not exist or acceptance is not stated."""
-    return csv_text([_point(point) for point in answer.points])
+    return csv_text([break_even_row(point) for point in answer.points])
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -162,7 +165,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _point(point: BreakEvenPoint) -> dict[str, Any]:
+def break_even_row(point: BreakEvenPoint) -> dict[str, Any]:
     return {
         **_drafts(point.shape),
         "batch": point.batch,

@@ -1,0 +1,171 @@
+"""One cell's answer as rows of a table. A question is one function here; column names end in their unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from simulator.cost.uncertainty import Estimate, UncertainPricer
+from simulator.draft_tree import Tree
+from simulator.questions.break_even import BreakEvenPoint, break_even, own_context
+from simulator.questions.capacity import CapacityRow, capacity
+from simulator.questions.steady_load import steady_batch
+from simulator.reports.summary import break_even_row, plain_data
+from simulator.scenario import Scenario, scenario_of
+from simulator.simulation import Comparison, Variant, batching_rules, simulate
+from simulator.spec import Document, Problem, Spec, SpecError, check, nearest
+from simulator.sweep.keys import QUESTION_KEYS
+
+Row = dict[str, Any]
+
+
+class AskedAt(Spec):
+    """Where `predict` is asked; left out: the scenario's own mean batch and context."""
+
+    batch: Annotated[int, Field(ge=1)] | None = None
+    context_len: Annotated[int, Field(ge=1)] | None = None
+
+
+def answered(question: str, document: Document, asked_at: Mapping[str, Any]) -> list[Row]:
+    """The rows of a scenario's answer, numbers to six digits. Raises `SpecError`."""
+    where = check(AskedAt, Document("", dict(asked_at)))
+    rows: list[Row] = plain_data(QUESTIONS[question](scenario_of(document), where))
+    return rows
+
+
+def _predicted(scenario: Scenario, where: AskedAt) -> list[Row]:
+    """R, τ, speedup and break-even at one operating point, a row for each γ and tree; no queueing."""
+    if not scenario.deployment.speculative:
+        raise SpecError([scenario.document.problem(("speculation",), "must be given: predict is about a method")])
+    context = where.context_len or own_context(scenario)
+    batch = where.batch or steady_batch(scenario)
+    rules = batching_rules(scenario, scenario.deployment)
+    capacity = rules.total_blocks * rules.block_tokens
+    return [_predicted_shape(scenario, shape, batch, context, capacity) for shape in scenario.shapes]
+
+
+def _predicted_shape(scenario: Scenario, shape: Tree, batch: int, context: int, capacity: int) -> Row:
+    resolved = scenario.acceptance(shape.steps, shape)
+    law = None if resolved is None else resolved.law.at_context(context)
+    gamma = shape.depth
+    proposals = 1.0 if law is None else law.proposal_share(gamma)
+    full = 0.5 if law is None else float(law.conditional_rates(gamma).prod())
+    pricer = UncertainPricer(scenario.deployed(shape), full)
+    cost = pricer.base.round(gamma, batch, context, proposals)
+    log_std = pricer.log_std(gamma, batch, context, proposals)
+    r = Estimate.lognormal(cost.r, log_std)
+    tau = None if law is None else law.mean_acceptance_length(gamma)
+    speedup = None if tau is None else Estimate.lognormal(tau / cost.r, log_std)
+    return {
+        **_shape(shape),
+        "batch_size": batch,
+        "context_tokens": context,
+        "verdict": "" if speedup is None else "win" if speedup.low > 1 else "lose" if speedup.high < 1 else "close",
+        **_estimate("speedup", speedup),
+        **_estimate("r", r),
+        "mean_acceptance_length": tau,
+        "break_even_acceptance_rate": (
+            None if not shape.is_chain else pricer.base.break_even_rate(gamma, batch, context, proposals)
+        ),
+        "plain_step_s": cost.plain_step_s,
+        "round_s": cost.round_s,
+        "draft_share": cost.draft_share,
+        "verification_cost_ratio": cost.verification_cost_ratio,
+        "bound": cost.bound,
+        "fits_kv_cache": batch * context <= capacity,
+    }
+
+
+def _simulated(scenario: Scenario, where: AskedAt) -> list[Row]:  # noqa: ARG001  a simulation finds its own batch
+    """A row for each variant, the one without speculation first."""
+    result = simulate(scenario)
+    return [_variant(result.plain, None), *(_variant(each.variant, each) for each in result.comparisons)]
+
+
+def _variant(variant: Variant, comparison: Comparison | None) -> Row:
+    summary = variant.summary
+    row: Row = {"variant": variant.label, **_shape(variant.shape), "verdict": comparison.verdict if comparison else ""}
+    row |= {"metric": comparison.metric if comparison else "", **_estimate("gain", comparison.gain if comparison else None)}
+    for name, gain in (("tpot_gain", comparison and comparison.tpot), ("e2e_gain", comparison and comparison.e2e)):
+        row[name] = gain.value if gain else None
+    row["capacity_gain"] = comparison.capacity.value if comparison else None
+    for latency in ("ttft_s", "tpot_s", "e2e_latency_s", "queueing_s"):
+        distribution = getattr(summary, latency)
+        for statistic in ("mean", "p50", "p99"):
+            name = latency.removesuffix("_s")
+            row[f"{name}_{statistic}_s"] = None if distribution is None else getattr(distribution, statistic)
+    return row | {
+        "output_tokens_per_s": summary.output_tokens_per_s,
+        "goodput_per_s": summary.goodput_per_s,
+        "saturated_requests_per_s": variant.saturation.per_s,
+        "mean_decode_batch": summary.load.mean_decode_sequences,
+        "mean_acceptance_length": comparison.mean_acceptance_length if comparison else None,
+        "round_cost_ratio": comparison.r.value if comparison else None,
+        "break_even_acceptance_rate": comparison.break_even_acceptance_rate if comparison else None,
+        "preemptions": summary.preemptions,
+        "finished": summary.finished,
+        "rejected": sum(summary.rejected.values()),
+    }
+
+
+def _broken_even(scenario: Scenario, where: AskedAt) -> list[Row]:  # noqa: ARG001  it has batches and contexts of its own
+    """A row for each γ or tree, batch and context."""
+    if not scenario.deployment.speculative:
+        raise SpecError([scenario.document.problem(("speculation",), "must be given: break-even is about a method")])
+    points: tuple[BreakEvenPoint, ...] = break_even(scenario).points
+    return [{"batch_size" if name == "batch" else name: value for name, value in break_even_row(p).items()} for p in points]
+
+
+def _planned(scenario: Scenario, where: AskedAt) -> list[Row]:  # noqa: ARG001  the search finds its own rates
+    """A row for each variant: the rate within the service level, by means and by simulation, and the fleet for the demand."""
+    return [_capacity(row) for row in capacity(scenario).rows]
+
+
+def _capacity(row: CapacityRow) -> Row:
+    sustained, fleet = row.sustained, row.fleet
+    return {
+        "variant": row.label,
+        "verdict": row.verdict or "",
+        **_estimate("gain", row.gain),
+        **_estimate("rate_per_s", None if sustained is None else sustained.rate),
+        "rate_by_means_per_s": None if row.analytic is None else row.analytic.rate_per_s,
+        "limited_by": "" if sustained is None else sustained.limited_by,
+        "copies": None if fleet is None else fleet.copies,
+        "devices": None if fleet is None else fleet.devices,
+        "cost_per_hour": None if fleet is None else fleet.cost_per_hour,
+        "cost_per_million_tokens": None if fleet is None else fleet.cost_per_million_tokens,
+    }
+
+
+def _shape(shape: Tree) -> Row:
+    return {"gamma": shape.depth, "tree": "" if shape.is_chain else shape.name.removeprefix("tree ")}
+
+
+def _estimate(name: str, estimate: Estimate | None) -> Row:
+    values = (None, None, None) if estimate is None else (estimate.value, estimate.low, estimate.high)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+
+
+QUESTIONS: dict[str, Callable[[Scenario, AskedAt], list[Row]]] = {
+    "run": _simulated,
+    "predict": _predicted,
+    "break-even": _broken_even,
+    "capacity": _planned,
+}
+# Analytic questions take milliseconds a cell.
+ANALYTIC = ("predict", "break-even")
+
+
+def keys_of_question(question: str) -> tuple[str, ...]:
+    """Keys beside those of a scenario that a sweep of this question may set."""
+    return QUESTION_KEYS if question == "predict" else ()
+
+
+def question_of(name: str, where: str) -> str:
+    """A known question. Raises `SpecError` naming the nearest."""
+    if name in QUESTIONS:
+        return name
+    must = f"must be one of {', '.join(QUESTIONS)}"
+    raise SpecError([Problem(where, "", must, repr(name), nearest(name, QUESTIONS))])

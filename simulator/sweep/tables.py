@@ -1,0 +1,79 @@
+"""A sweep's answers as one table, CSV and Parquet: cells in the order of the grid, the same bytes whoever computed them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from simulator.whole_file import whole_file, write_whole
+
+if TYPE_CHECKING:
+    from simulator.sweep.sweep import SweepResult
+
+Table = tuple[tuple[str, ...], list[dict[str, Any]]]
+
+
+def table_of(result: SweepResult) -> Table:
+    """(columns, rows): what was set, the answer's columns, why a cell failed. Settings that are lists become JSON."""
+    rows = []
+    for cell, outcome in result:
+        settings = {key: _flat(value) for key, value in cell.settings.items()}
+        for row in outcome.rows or ({},):
+            rows.append({**settings, **row, "failed": outcome.failed})
+    return columns_of(result), rows
+
+
+def columns_of(result: SweepResult) -> tuple[str, ...]:
+    """The keys that vary, the columns of the answers in their order, and `failed`."""
+    answers = (name for _, outcome in result for row in outcome.rows for name in row)
+    return tuple(dict.fromkeys((*result.grid.keys, *answers, "failed")))
+
+
+def _flat(value: object) -> object:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, tuple, dict)) else value
+
+
+def table_csv(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
+    """Numbers to six digits, blank where a row has nothing to say."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def write_tables(result: SweepResult, folder: Path) -> tuple[Path, ...]:
+    """cells.csv and, where pyarrow is installed, cells.parquet, each whole or not there. Raises OSError."""
+    columns, rows = table_of(result)
+    paths = [folder / "cells.csv"]
+    write_whole(paths[0], table_csv(columns, rows))
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        return tuple(paths)
+    arrays = {name: pyarrow.array(_column([row.get(name) for row in rows])) for name in columns}
+    paths.append(folder / "cells.parquet")
+    with whole_file(paths[1]) as file:
+        pyarrow.parquet.write_table(pyarrow.table(arrays), file)
+    return tuple(paths)
+
+
+def _column(values: list[Any]) -> list[Any]:
+    """Values of one type: whole numbers beside others become floats, and everything beside text becomes text."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1:
+        return values
+    if kinds == {int, float}:
+        return [None if value is None else float(value) for value in values]
+    return [None if value is None else _cell(value) for value in values]

@@ -1,0 +1,364 @@
+"""Laws of the sweep: every cell once, whoever computes it; what is finished survives a kill; a bad cell fails alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator import sweep as sweeping
+from simulator.prediction import predict
+from simulator.questions.break_even import break_even
+from simulator.questions.steady_load import steady_batch
+from simulator.scenario import scenario_of
+from simulator.simulation import plain_load
+from simulator.spec import Document, SpecError, parse_yaml
+from simulator.sweep import answers, cells, ledger, workers
+from simulator.sweep.keys import known_keys, with_value
+
+SCENARIO = """
+hardware: h100_sxm
+engine: vllm
+target: {model: meta-llama/Llama-3.1-8B-Instruct}
+speculation: {method: eagle3, drafter: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, num_speculative_tokens: 2}
+acceptance: {acceptance_rate: 0.6}
+workload:
+  arrivals: {process: poisson, rate_per_s: 10}
+  lengths: {prompt: 300, output: 20}
+  num_requests: 40
+limits: {max_model_len: 4096}
+seed: 7
+"""
+
+
+def document(text: str = SCENARIO) -> Document:
+    return parse_yaml(text, "chat.yaml")
+
+
+def grid(question: str = "predict", *axes: str, text: str = SCENARIO) -> cells.Grid:
+    axes = axes or ("batch=1,8", "speculation.num_speculative_tokens=1..3")
+    return sweeping.grid_of(document(text), question, [*map(sweeping.read_axis, axes)], sweeping.keys_of_question(question))
+
+
+def table(result: sweeping.SweepResult) -> str:
+    return sweeping.table_csv(*sweeping.table_of(result))
+
+
+# ------------------------------------------------------------------------------------------------------------------- axes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("engine=vllm,sglang", ["vllm", "sglang"]),
+        ("seed=1..4", [1, 2, 3, 4]),
+        ("seed=8..2:-2", [8, 6, 4, 2]),
+        ("batch=1..100:x3", [1, 3, 9, 27, 81]),
+        ("acceptance.acceptance_rate=0.1..0.5:0.1", [0.1, 0.2, 0.3, 0.4, 0.5]),
+        ("batch=1..3,16,64..256:x4", [1, 2, 3, 16, 64, 256]),
+        ("speculation.by_batch=[[1, 8, 4], [9, 256, 0]],[[1, 256, 2]]", [((1, 8, 4), (9, 256, 0)), ((1, 256, 2),)]),
+        ("acceptance=null,{acceptance_rate: 0.5}", [None, {"acceptance_rate": 0.5}]),
+    ],
+)
+def test_values_are_lists_and_ranges_of_what_yaml_writes(text: str, expected: list[object]) -> None:
+    assert [entry[0] for entry in sweeping.read_axis(text).values] == expected
+
+
+def test_keys_with_commas_change_together() -> None:
+    axis = sweeping.read_axis("target.model,speculation.drafter=[A,a],[B,b]")
+    assert list(axis.settings()) == [
+        {"target.model": "A", "speculation.drafter": "a"},
+        {"target.model": "B", "speculation.drafter": "b"},
+    ]
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(st.integers(1, 999), st.integers(1, 40), st.integers(1, 4))
+def test_steps_of_a_range_are_the_decimals_that_were_written(start: int, count: int, places: int) -> None:
+    step = 10.0**-places
+    first, last = start * step, (start + count) * step
+    values = [entry[0] for entry in sweeping.read_axis(f"seed={first:.{places}f}..{last:.{places}f}:{step:.{places}f}").values]
+    assert values == [round((start + index) * step, places) for index in range(count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("engine", "must be a key and its values"),
+        ("engine=", "must be a key and its values"),
+        ("engine=[a", "must be YAML"),
+        ("engine=a,a", "must hold each value once"),
+        ("batch=8..1:x2", "must rise from above 0 by a factor above 1"),
+        ("batch=1..8:-1", "must have a step that leads from the first to the last"),
+        ("batch=1..1000000000", "must be at most"),
+        ("a,b=1,2", "must have lists of 2 values"),
+    ],
+)
+def test_a_wrong_axis_is_one_clear_message(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        sweeping.read_axis(text)
+
+
+# ------------------------------------------------------------------------------------------------------------------- keys
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("workload.arrivals.rate_per_sec", "workload.arrivals.rate_per_s"),
+        ("rate_per_s", "workload.arrivals.rate_per_s"),
+        ("bach", "batch"),
+        ("speculation.num_speculative_token", "speculation.num_speculative_tokens"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_name(key: str, near: str) -> None:
+    with pytest.raises(SpecError, match=f"{key}: unknown key of a scenario; did you mean {near}"):
+        grid("predict", f"{key}=1,2")
+
+
+def test_every_section_of_a_scenario_can_be_swept_and_the_sweep_itself_cannot() -> None:
+    keys = known_keys()
+    assert {"hardware", "hardware.memory_bandwidth_fraction", "parallel.tensor_parallel_size", "limits.max_num_seqs"} <= set(keys)
+    assert {"acceptance.conditional_acceptance_rates", "service_level.ttft_p99_s", "seed"} <= set(keys)
+    assert not any(key.startswith("sweep") for key in keys)
+
+
+def test_a_batch_goes_with_predict_only_and_a_key_is_set_once() -> None:
+    with pytest.raises(SpecError, match="goes with --question predict only"):
+        grid("run", "batch=1,2")
+    with pytest.raises(SpecError, match="seed: must be set once"):
+        grid("predict", "seed=1,2", "seed=3")
+
+
+def test_setting_a_key_makes_its_sections_and_null_takes_it_out() -> None:
+    assert with_value({"a": 1}, "limits.max_num_seqs", 8) == {"a": 1, "limits": {"max_num_seqs": 8}}
+    assert with_value({"a": 1, "acceptance": {"acceptance_rate": 0.5}}, "acceptance", None) == {"a": 1}
+
+
+# ------------------------------------------------------------------------------------------------------------------ cells
+
+
+def test_the_grid_is_every_combination_in_order_with_names_of_their_own() -> None:
+    found = grid().cells
+    assert [tuple(cell.settings.values()) for cell in found] == [(b, g) for b in (1, 8) for g in (1, 2, 3)]
+    assert len({cell.name for cell in found}) == len(grid()) == 6
+
+
+def test_a_cells_name_follows_all_that_its_answer_depends_on(tmp_path: Path) -> None:
+    one = grid().cells[0].name
+    assert grid().cells[0].name == one
+    assert grid(text=SCENARIO.replace("seed: 7", "seed: 8")).cells[0].name != one
+    assert grid("break-even", "speculation.num_speculative_tokens=1..3").cells[0].name != one
+    trace = tmp_path / "trace.csv"
+    traced = SCENARIO.replace("lengths: {prompt: 300, output: 20}", f"requests: {{trace: {trace}}}")
+    names = []
+    for prompt in (10, 11):
+        trace.write_text(f"arrival_s,prompt_tokens,output_tokens\n0,{prompt},5\n")
+        names.append(grid(text=traced).cells[0].name)
+    assert names[0] != names[1]
+
+
+# ---------------------------------------------------------------------------------------------------------------- answers
+
+
+def test_a_cell_of_predict_is_the_break_even_point_and_the_prediction_there() -> None:
+    own = scenario_of(document(SCENARIO.replace("num_speculative_tokens: 2", "num_speculative_tokens: [1, 2, 3]")))
+    points = {
+        (point.batch, point.num_speculative_tokens): point
+        for point in break_even(own, gammas=(1, 2, 3), batches=(1, 8), contexts=(310,)).points
+    }
+    rows = [row for outcome in sweeping.sweep(grid(), jobs=1).outcomes for row in outcome.rows]
+    assert len(rows) == len(points) == 6
+    for row in rows:
+        point = points[row["batch_size"], row["gamma"]]
+        assert row["context_tokens"] == 310
+        for name in ("r", "r_low", "speedup", "speedup_high", "break_even_acceptance_rate"):
+            assert row[name] == pytest.approx(getattr(point, name), rel=1e-4), name
+        alone = predict(
+            hardware="h100_sxm", engine="vllm", target_model="meta-llama/Llama-3.1-8B-Instruct", method="eagle3",
+            draft_model="yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", num_speculative_tokens=row["gamma"], batch=row["batch_size"],
+            context_len=310, acceptance_rate=0.6,
+        )  # fmt: skip
+        assert (row["r"], row["verdict"]) == (pytest.approx(alone.r, rel=1e-5), alone.verdict)
+
+
+@pytest.mark.parametrize("rate", [2, 15, 30])
+def test_the_batch_of_a_load_from_means_is_near_the_simulated_one(rate: float) -> None:
+    text = SCENARIO.replace("rate_per_s: 10", f"rate_per_s: {rate}").replace("output: 20", "output: 200")
+    scenario = scenario_of(document(text.replace("num_requests: 40", "num_requests: 1500")))
+    simulated = plain_load(scenario).mean_decode_sequences
+    assert simulated is not None
+    assert steady_batch(scenario) == pytest.approx(simulated, rel=0.08, abs=0.6)
+
+
+def test_more_than_can_be_served_fills_the_server_and_a_closed_loop_holds_its_users() -> None:
+    flood = SCENARIO.replace("rate_per_s: 10", "rate_per_s: 100000") + "\n"
+    assert steady_batch(scenario_of(document(flood.replace("limits: {", "limits: {max_num_seqs: 32, ")))) == 32
+    closed = SCENARIO.replace("process: poisson, rate_per_s: 10", "process: closed_loop, users: 12").replace(
+        "output: 20", "output: 500"
+    )
+    assert steady_batch(scenario_of(document(closed))) == 12
+
+
+def test_a_simulated_cell_has_a_row_for_each_variant() -> None:
+    result = sweeping.sweep(grid("run", "workload.arrivals.rate_per_s=5,20"), jobs=1)
+    assert [row["variant"] for outcome in result.outcomes for row in outcome.rows] == ["no speculation", "γ = 2"] * 2
+    slow, fast = (outcome.rows[0]["mean_decode_batch"] for outcome in result.outcomes)
+    assert fast > slow
+
+
+def test_a_bad_cell_says_why_and_the_others_are_answered() -> None:
+    result = sweeping.sweep(grid("predict", "batch=1", "engine=vllm,no_such_engine,sglang"), jobs=1)
+    assert [bool(outcome.rows) for outcome in result.outcomes] == [True, False, True]
+    assert "must be a known engine profile" in result.outcomes[1].failed
+    assert result.failures == [(result.outcomes[1].failed, 1)]
+    rows = list(csv.DictReader(io.StringIO(table(result))))
+    assert [row["engine"] for row in rows] == ["vllm", "no_such_engine", "sglang"]
+    assert [bool(row["failed"]) for row in rows] == [False, True, False]
+
+
+def test_a_fault_of_the_moment_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*args: object) -> list[answers.Row]:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "answered", no_memory)
+        assert all("MemoryError" in outcome.failed for outcome in sweeping.sweep(grid(), tmp_path, jobs=1).outcomes)
+    again = sweeping.sweep(grid(), tmp_path, jobs=1)
+    assert again.resumed == 0
+    assert not again.failures
+
+
+# ----------------------------------------------------------------------------------------------------------- same answers
+
+
+def test_the_answers_are_the_same_bytes_whatever_the_number_of_workers(tmp_path: Path) -> None:
+    files = []
+    for jobs in (1, 2):
+        folder = tmp_path / str(jobs)
+        folder.mkdir()
+        sweeping.write_tables(sweeping.sweep(grid(), folder, jobs=jobs), folder)
+        files.append([(folder / name).read_bytes() for name in ("cells.csv", "cells.parquet")])
+    assert files[0] == files[1]
+
+
+def test_the_answers_are_the_same_on_a_cluster(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed (extra `cluster`)")
+    here = Path(__file__).parents[1]
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True, host="127.0.0.1",
+        env={"PYTHONPATH": str(here)},
+    ) as cluster:  # fmt: skip
+        there = sweeping.sweep(grid(), cluster=cluster.scheduler_address)
+    assert table(there) == table(sweeping.sweep(grid(), jobs=1))
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense"])
+def test_a_cluster_that_is_not_there_is_the_users_mistake(address: str) -> None:
+    with pytest.raises(SpecError, match="--cluster"):
+        sweeping.sweep(grid(), cluster=address)
+
+
+def test_parquet_holds_what_csv_holds(tmp_path: Path) -> None:
+    result = sweeping.sweep(grid("predict", "batch=1,8", "engine=vllm,no_such_engine"), jobs=1)
+    sweeping.write_tables(result, tmp_path)
+    rows = pyarrow.parquet.read_table(tmp_path / "cells.parquet").to_pylist()
+    texts = list(csv.DictReader((tmp_path / "cells.csv").open(encoding="utf-8")))
+    assert len(rows) == len(texts) == 4
+    for row, text in zip(rows, texts, strict=True):
+        assert list(row) == list(text)
+        assert row["batch"] == int(text["batch"])
+        assert (row["speedup"] is None) == (text["speedup"] == "")
+        assert row["speedup"] is None or row["speedup"] == pytest.approx(float(text["speedup"]), rel=1e-5)
+
+
+# ----------------------------------------------------------------------------------------------------------------- ledger
+
+
+def test_only_what_is_missing_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = sweeping.sweep(grid(), tmp_path, jobs=1)
+    asked: list[str] = []
+    real = workers.answered
+    monkeypatch.setattr(workers, "answered", lambda *args: asked.append("cell") or real(*args))
+    again = sweeping.sweep(grid(), tmp_path, jobs=1)
+    assert (asked, again.resumed) == ([], 6)
+    assert table(again) == table(whole)
+    wider = grid("predict", "batch=1,8", "speculation.num_speculative_tokens=1..4")
+    assert sweeping.sweep(wider, tmp_path, jobs=1).resumed == 6
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("keep", [0, 1, 250, -1, -20])
+def test_a_line_cut_short_anywhere_costs_only_its_own_cell(tmp_path: Path, keep: int) -> None:
+    whole = table(sweeping.sweep(grid(), tmp_path, jobs=1))
+    path = tmp_path / "cells.jsonl"
+    content = path.read_bytes()
+    start = content[:-1].rfind(b"\n") + 1
+    cut = start + keep if keep >= 0 else len(content) + keep
+    path.write_bytes(content[:cut])
+    again = sweeping.sweep(grid(), tmp_path, jobs=1)
+    assert again.resumed == 5
+    assert table(again) == whole
+    assert all(json.loads(line)["cell"] for line in path.read_text(encoding="utf-8").splitlines())
+
+
+def test_two_sweeps_never_write_one_file_at_a_time(tmp_path: Path) -> None:
+    with ledger.opened(tmp_path / "cells.jsonl"), pytest.raises(SpecError, match="no other sweep is writing"):
+        sweeping.sweep(grid(), tmp_path, jobs=1)
+
+
+def test_a_killed_sweep_goes_on_where_it_was_and_ends_with_the_same_files(tmp_path: Path) -> None:
+    """30 simulated cells on two processes, killed when some are done; then the rest, and the same bytes as without a kill."""
+    (tmp_path / "chat.yaml").write_text(
+        SCENARIO.replace("num_requests: 40", "num_requests: 8").replace("output: 20", "output: 2"), encoding="utf-8"
+    )
+    flags = ["--set", "seed=1..30", "--jobs", "2", "--json"]
+    command = [sys.executable, "-m", "simulator", "sweep", str(tmp_path / "chat.yaml"), *flags, "--out"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    out, kept = tmp_path / "killed", tmp_path / "killed" / "cells.jsonl"
+    # A number that follows from nothing but the process: a moment that no test chose.
+    enough = 1500 + 600 * (os.getpid() % 30)
+    process = subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    until = time.monotonic() + 240
+    while (not kept.exists() or kept.stat().st_size < enough) and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait(60) == -signal.SIGKILL
+    before = kept.read_bytes().count(b"\n")
+    assert 0 < before < 30
+    assert not (out / "cells.csv").exists()
+    found = json.loads(subprocess.run([*command, str(out)], capture_output=True, env=environment, check=True, timeout=400).stdout)
+    assert len(found["cells"]) == 30
+    assert kept.read_bytes().count(b"\n") == 30
+    lines = [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()]
+    assert len({line["cell"] for line in lines}) == 30
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    one_process = grid("run", "seed=1..30", text=(tmp_path / "chat.yaml").read_text(encoding="utf-8"))
+    sweeping.write_tables(sweeping.sweep(one_process, jobs=1), whole)
+    for name in ("cells.csv", "cells.parquet"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_thousand_analytic_cells_take_less_than_ten_seconds_of_one_core() -> None:
+    wide = grid(
+        "predict", "batch=1..512:x2", "context_len=512..8192:x2", "speculation.num_speculative_tokens=1..5",
+        "hardware=h100_sxm,a100_sxm_80gb,l40s,h200_sxm",
+    )  # fmt: skip
+    assert len(wide) == 1000
+    began = time.process_time()
+    result = sweeping.sweep(wide, jobs=1)
+    spent_s = time.process_time() - began
+    assert not result.failures
+    assert spent_s < 10, spent_s
