@@ -210,6 +210,26 @@ def test_drafters_that_read_the_targets_states_lose_the_last_block_that_was_foun
     assert [record.cached_tokens for record in result.records] == [0] + [16 * blocks] * 9
 
 
+def test_a_repeated_prompt_of_large_blocks_finds_one_less_under_mtp() -> None:
+    """Qwen3.5-35B-A3B on vLLM, whose blocks are aligned to 16k: 32,768 tokens found again without MTP, 16,384 with it
+    (vllm-project/vllm#38182)."""
+    twice = [Request(i, 1000.0 * i, 40_000, 2, ((1, 40_002),)) for i in range(2)]
+    large = replace(ROOMY, block_tokens=16384, max_model_len=10**5)
+    assert run(twice, large).records[1].cached_tokens == 32768
+    assert run(twice, replace(large, recomputed_blocks=1)).records[1].cached_tokens == 16384
+
+
+def test_a_target_with_recurrent_states_is_told_to_find_less() -> None:
+    data: dict[str, Any] = {
+        "hardware": "h200_sxm", "engine": "vllm", "target": {"model": "Qwen/Qwen3.5-9B"},
+        "workload": {
+            "arrivals": {"process": "constant", "rate_per_s": 2.0}, "lengths": {"prompt": 1024, "output": 20},
+            "shared_prefix_tokens": 1000, "num_requests": 10,
+        },
+    }  # fmt: skip
+    assert any("recurrent states at every block" in warning for warning in scenario_of(Document("hybrid", data, {})).warnings)
+
+
 def test_a_draft_whose_cache_keeps_nothing_takes_in_the_whole_prompt() -> None:
     """The first token then waits for the draft's pass over all of it, as without any prefix cache; the target's is spared."""
     kept = deployed("vllm", "draft_model")

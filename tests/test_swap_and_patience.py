@@ -17,6 +17,7 @@ from simulator.serving import BatchingRules, RequestRecord, ServingResult, no_lo
 from simulator.serving.metrics import is_good
 from simulator.simulation import Server, batching_rules, simulate
 from simulator.workload import Request, ServiceLevel
+from tests.test_queueing import Rates
 from tests.test_scenario import message, scenario
 from tests.test_serving import Accepts, Constant
 
@@ -56,6 +57,15 @@ def test_a_swapped_sequence_goes_on_where_it_was_and_pays_for_both_ways() -> Non
     assert first.finish_s == 8 + 0.375
     assert second.finish_s == 8 + 0.375 + 3 + 0.375
     assert list(second.emission_tokens) == [1] * 8
+
+
+def test_steps_with_a_sequence_on_the_host_are_planned_one_by_one_and_counted() -> None:
+    apart, swapped = (
+        serve(TWO, rules, Rates(0.01), lambda _: Accepts(), lambda _: 0) for rules in (replace(RULES, total_blocks=8), SWAPPING)
+    )
+    assert (apart.statistics.plain_steps, apart.statistics.wakes) == (0, 3)
+    # The step that preempts was booked, that in which the other comes back is not.
+    assert swapped.statistics.plain_steps == sum(step.waiting == 1 for step in swapped.steps) > 0
 
 
 def test_a_full_host_takes_no_more_and_the_rest_is_computed_again() -> None:
