@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from simulator.hardware import find_hardware
+from simulator.reports.run_page import run_page
 from simulator.reports.summary import run_summary
 from simulator.reports.timeline import variant_events
 from simulator.reports.variants import run_table
@@ -209,3 +210,14 @@ def test_a_run_tells_who_gave_up_in_its_table_its_data_and_its_timeline() -> Non
 def test_a_run_in_which_all_give_up_says_so() -> None:
     with pytest.raises(ValueError, match="must hold requests that can be served: 200 given up by their clients"):
         simulate(scenario(workload=OVERLOADED.replace("time_out_s: 4", "time_out_s: 0.001")))
+
+
+def test_a_report_says_what_requests_share_and_how_long_clients_wait() -> None:
+    workload = OVERLOADED.replace("time_out_s: 4", "shared_prefix_tokens: 400, time_out_s: 40")
+    page = run_page(simulate(scenario(workload=workload, limits="{preemption: swap}")))
+    text = str(page)
+    for part in (
+        "All prompts begin with the same 400 tokens, and the prefix cache keeps them.", "Clients give up after 40 s.",
+        "Preempted sequences move to 4.29 GB of each device's host memory.",
+    ):  # fmt: skip
+        assert part in text
