@@ -16,6 +16,7 @@ from simulator.scenario import scenario_of
 from simulator.serving import BatchingRules, ServingResult, no_lookahead, serve, summarise
 from simulator.serving.kv_cache import KVCache
 from simulator.serving.prefix_cache import block_runs
+from simulator.serving.replicas import deal
 from simulator.simulation import Server, batching_rules, simulate
 from simulator.spec import Document
 from simulator.workload import Content, Request, content_of, requests_of
@@ -161,6 +162,14 @@ def test_a_session_computes_each_of_its_tokens_once_up_to_whole_blocks() -> None
     assert [record.cached_tokens for record in result.records] == [0, *found]
     for before, record in zip(result.records[:-1], result.records[1:], strict=True):
         assert record.arrival_s == (before.finish_s or 0.0) + 2.5
+
+
+def test_a_session_stays_on_the_replica_that_has_its_prefix() -> None:
+    turns = [Request(i, 0.0, 20 * (1 + i % 3), 5, None, i - 1 if i % 3 else None) for i in range(12)]
+    dealt = deal(turns, 2)
+    assert [[request.request_id for request in theirs] for theirs in dealt] == [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10, 11]]
+    assert [len(theirs) for theirs in deal(turns[2:], 2)] == [4, 6]  # a turn whose predecessor is elsewhere is one for itself
+    assert len(run(turns[2:]).records) == 10
 
 
 def test_scarce_blocks_lose_what_was_used_longest_ago() -> None:
