@@ -313,6 +313,18 @@ def test_with_room_for_all_mooncakes_conversations_find_what_their_hash_ids_shar
     assert sum(expected) > 0.2 * sum(request.prompt_tokens for request in requests)
 
 
+@pytest.mark.parametrize(("name", "share"), [("conversation", 0.366), ("synthetic", 0.640)])
+def test_with_room_for_all_whole_traces_reuse_the_share_of_blocks_that_is_known_of_them(name: str, share: float) -> None:
+    """Blocks of 512 tokens seen before at the beginning of a prompt; the last block of a repeated prompt is computed again."""
+    requests = [replace(r, output_tokens=1) for r in arriving(recorded(f"mooncake_{name}_trace.jsonl"))]
+    rules = replace(
+        ROOMY, max_num_batched_tokens=10**7, max_model_len=10**6, total_blocks=10**8, block_tokens=512, max_num_seqs=10**4
+    )
+    result = serve(requests, rules, Constant(0.001), lambda _: Accepts(), lambda _: 0)
+    blocks = sum(math.ceil(request.prompt_tokens / 512) for request in requests)
+    assert result.records.column("cached_tokens").sum() / 512 / blocks == pytest.approx(share, abs=0.003)
+
+
 SPECULATING = {"speculation": {"method": "eagle3", "num_speculative_tokens": 3}, "acceptance": {"acceptance_rate": 0.7}}
 
 
