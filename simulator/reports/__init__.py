@@ -14,11 +14,23 @@ from simulator.reports.capacity import (
     capacity_sentences,
     capacity_summary,
     capacity_tables,
-    write_capacity,
 )
-from simulator.reports.explanation import doubt_table, explanation_sentences, explanation_summary, explanation_table
+from simulator.reports.comparison import (
+    comparison_notes,
+    comparison_sentence,
+    comparison_summary,
+    comparison_table,
+    memory_table,
+)
+from simulator.reports.explanation import (
+    doubt_sentences,
+    doubt_table,
+    explanation_sentences,
+    explanation_summary,
+    explanation_table,
+)
 from simulator.reports.exports import exported
-from simulator.reports.files import prepare_directory, to_json, write_break_even, write_run
+from simulator.reports.files import prepare_directory, to_json, write_break_even, write_capacity, write_explanation, write_run
 from simulator.reports.html import html
 from simulator.reports.imports import HEADER as IMPORT_HEADER
 from simulator.reports.imports import import_rows, import_sentence, import_summary, settings_rows, write_import
@@ -73,6 +85,11 @@ __all__ = [
     "check_profile_path",
     "check_rows",
     "check_summary",
+    "comparison_notes",
+    "comparison_sentence",
+    "comparison_summary",
+    "comparison_table",
+    "doubt_sentences",
     "doubt_table",
     "explanation_sentences",
     "explanation_summary",
@@ -93,6 +110,7 @@ __all__ = [
     "known",
     "markdown",
     "measured_sentence",
+    "memory_table",
     "milliseconds",
     "prediction_rows",
     "prediction_sentence",
@@ -123,6 +141,7 @@ __all__ = [
     "write_break_even",
     "write_capacity",
     "write_engine_profile",
+    "write_explanation",
     "write_import",
     "write_run",
     "write_schedule",
