@@ -36,9 +36,8 @@ def _verdict(answer: CapacityAnswer) -> str:
         best = answer.best
         assert best is not None
         bounds = _bounds(best)
-        return (
-            f"{_sentence_case(best.label)} carries {_rate(best)} requests per second{bounds}; no other variant keeps the level."
-        )
+        alone = "" if len(answer.rows) == 1 else "; no other variant keeps the level"
+        return f"{_sentence_case(best.label)} carries {_rate(best)} requests per second{bounds}{alone}."
     top = max(speculative, key=lambda row: row.rate_per_s or 0.0)
     gain = top.gain
     assert gain is not None
