@@ -21,6 +21,7 @@ from simulator.plots.colour import READABLE, contrast, ink_on, on_dark, readable
 from simulator.plots.inline import InlineFigure, colour_rules, inline
 from simulator.plots.rounds import _BLUES, _GREYS, _ORANGES
 from simulator.plots.style import new_figure, note
+from simulator.questions.explanation import explain
 from simulator.reports.html import style
 from simulator.reports.page import Bullets, Code, Fact, Figure, Heading, Page, Section, Table, Text, Verdict
 from simulator.scenario import scenario_of
@@ -90,6 +91,16 @@ def drawn(alt: str = "A line") -> InlineFigure:
     axes.plot([0, 1], [0, 1], color="#0072B2")
     note(axes, 0.5, 0.5, "here", color="#f0e442")
     return inline(figure, "drawn", alt)
+
+
+def test_an_explanation_is_a_page_too(tmp_path: Path) -> None:
+    answer = explain(scenario_of(parse_yaml(SCENARIO, "chat.yaml")), batch=4)
+    written = {str(path.relative_to(tmp_path)) for path in reports.write_explanation(answer, "chat", tmp_path)}
+    figures = {f"figures/{name}.{kind}" for name in ("round", "tornado") for kind in ("png", "svg")}
+    assert written == {"report.html", "report.md", "explanation.json"} | figures
+    said = " ".join(Reader((tmp_path / "report.html").read_text(encoding="utf-8")).said.split())
+    for words in ("chat: why speculation wins", "What moves the verdict", "acceptance rate +10", "round_overhead_s"):
+        assert words in said.replace("\u00a0", " ")
 
 
 # -------------------------------------------------------------------------------------------------------------- structure

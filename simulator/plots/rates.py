@@ -99,16 +99,8 @@ def draw_rates(axes: Axes, panel: Panel, rows: Sequence[tuple[CapacityRow, str, 
         if rate is not None and value is not None:
             bar = [[max(rate.value - rate.low, 0.0)], [max(rate.high - rate.value, 0.0)]]
             axes.errorbar(rate.value, panel.scale * value, xerr=bar, fmt="o", ms=9, color=colour, capsize=4, lw=1.6, zorder=4)
-            note(
-                axes,
-                rate.value,
-                panel.scale * value,
-                f"{significant(rate.value)}/s",
-                (-8, 8),
-                color=colour,
-                ha="right",
-                fontweight="bold",
-            )
+            words = f"{significant(rate.value)}/s"
+            note(axes, rate.value, panel.scale * value, words, (8, -8), color=colour, ha="left", va="top", fontweight="bold")
     axes.set(xscale="log", yscale="log")
     reference = panel.scale * panel.limit_s if panel.limit_s is not None else min(lowest, default=1.0)
     bottom = 0.8 * min([*lowest, reference])
