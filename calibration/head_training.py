@@ -23,8 +23,8 @@ from calibration.training import SEED, Corpus, Plan, corpus, distance, optimise
 NUM_HEADS = 4
 LATER_HEADS_COUNT = 0.8  # each head weighs this much of the one before it, as its authors' do
 NOISE = 0.1  # uniform, on the states an EAGLE head is given: at work they are its own guesses. Its authors' value
-MEDUSA_PLAN = Plan(steps=160, falling=80, stream=700)
-EAGLE_PLAN = Plan(steps=160, falling=80, stream=800)
+MEDUSA_PLAN = Plan(steps=120, falling=60, stream=700)
+EAGLE_PLAN = Plan(steps=120, falling=60, stream=800)
 
 
 def train_medusa(heads: MedusaHeads, target: LlamaForCausalLM, text: Corpus, plan: Plan) -> None:
@@ -73,7 +73,7 @@ def _loss(logits: torch.Tensor, wanted: torch.Tensor, tokens: torch.Tensor) -> t
 
 
 def main(pair: Path, out: Path) -> None:
-    """Trains both on the target in `pair`, about five CPU minutes, and writes them and the record of the training."""
+    """Trains both on the target in `pair`, about four CPU minutes, and writes them and the record of the training."""
     torch.set_num_threads(1)
     text, started = corpus(), time.process_time()
     target = LlamaForCausalLM.from_pretrained(pair / "target", dtype=torch.float32).eval().requires_grad_(False)

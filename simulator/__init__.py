@@ -16,6 +16,7 @@ _HOME = {
     "break_even": "simulator.questions.break_even",
     "capacity": "simulator.questions.capacity",
     "calibrate_device": "simulator.calibrate",
+    "schedule": "simulator.questions.schedule",
     "explain": "simulator.questions.explanation",
     "sensitivity": "simulator.questions.sensitivity",
     "fit_engine": "simulator.questions.server_fit",

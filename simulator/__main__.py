@@ -32,6 +32,7 @@ from simulator.commands.import_runs import import_runs
 from simulator.commands.list_known import list_known
 from simulator.commands.predict import predict
 from simulator.commands.run import run
+from simulator.commands.schedule import schedule
 from simulator.commands.schema import schema
 from simulator.commands.sweep import sweep
 from simulator.commands.trace import trace
@@ -45,6 +46,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "predict": predict,
     "break-even": break_even,
     "capacity": capacity,
+    "schedule": schedule,
     "explain": explain,
     "sweep": sweep,
     "import": import_runs,

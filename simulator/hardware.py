@@ -129,7 +129,8 @@ class Coefficients(Spec):
     without split-KV: its overhead, and one block's serial walk over the KV cache (seconds per cached token at head
     dimension 128, what each query row adds to that, and fixed); walk_copy_*: where that kernel is given copies of the cache, one
     for every query head (PyTorch with a mask), seconds per copied byte beyond those that the caches hold.
-    elementwise_overhead_s: one small kernel (norm, rotary embedding, activation, KV write).
+    elementwise_overhead_s: one small kernel (norm, rotary embedding, activation, KV write). sampling_bandwidth_fraction: of
+    passes over logits; absent: as for weights.
 
     expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, time per layer beside it, how much of
     a new choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where routing picks groups
@@ -167,6 +168,7 @@ class Coefficients(Spec):
     gemm_smoothness_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_tile_rows_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_wave_power_by_type: dict[str, Quantity] = Field(default_factory=dict)
+    sampling_bandwidth_fraction: Quantity | None = None
 
 
 # Coefficients that are a mapping by compute type.
@@ -193,6 +195,8 @@ class HardwareProfile(Spec):
 
     kind `unified`: a GPU that shares memory with its CPU; `accelerator`: few large cores that run a compiled program.
     memory_bytes_options: other capacities it is sold with; a name that ends in one of them ("M3 Ultra 96GB") means it.
+    host_link_bandwidth_bytes_per_s: between its memory and the host's, one direction, as reached; a default by generation
+    (`Hardware.host_link`) where left out.
     link_bandwidth_bytes_per_s: to the other devices, one direction, all links together. inter_node_*: to devices of other nodes,
     one direction and per device, and of one exchange; all_to_all_latency_s: of one expert dispatch or combine; all three take the
     default of `INTER_NODE` where left out. gemm_row_factors: by compute type. doubtful: keys of quantities that sources disagree
@@ -212,6 +216,7 @@ class HardwareProfile(Spec):
     compute_units: Annotated[int, Field(ge=1)]
     tdp_w: Positive | None = None
     link_bandwidth_bytes_per_s: Quantity | None = None
+    host_link_bandwidth_bytes_per_s: Quantity | None = None
     inter_node_bandwidth_bytes_per_s: Quantity | None = None
     inter_node_latency_s: Quantity | None = None
     all_to_all_latency_s: Quantity | None = None
@@ -228,6 +233,14 @@ class HardwareProfile(Spec):
 
 
 _PCIE_GEN3_X16_BYTES_PER_S = 16e9
+# Copies of pinned memory reach about 0.8 of the link's rate, 12, 25 and 50 GB/s over x16 of generations 3, 4 and 5. By compute
+# capability from; cards of 12.0 are sold for generation 5, those of 8.x for 4.
+_PCIE_BYTES_PER_S: tuple[tuple[tuple[int, ...], float, str], ...] = (
+    ((9, 0), 50e9, "PCIe gen 5 x16: 63 GB/s, of which copies of pinned memory reach 0.8"),
+    ((8, 0), 25e9, "PCIe gen 4 x16: 31.5 GB/s, of which copies of pinned memory reach 0.8"),
+    ((7, 0), 12.5e9, "PCIe gen 3 x16: 15.8 GB/s, of which copies of pinned memory reach 0.8"),
+    ((0,), 25e9, "PCIe gen 4 x16 taken: 31.5 GB/s, of which copies of pinned memory reach 0.8"),
+)
 # 0.031 µs per token at 2.52 GHz, 0.022 at 2.6 GHz; boost clocks: about 2.5 GHz from compute capability 8.9 on, 1.4 to 1.7 before.
 _WALK_CYCLES_PER_TOKEN = 68.0
 _CLOCK_HZ_FROM_8_9 = 2.5e9
@@ -341,6 +354,12 @@ class Hardware:
         return self.profile.memory_bandwidth_bytes_per_s.value * self.coefficients.memory_bandwidth_fraction.value
 
     @cached_property
+    def sampling_bandwidth_bytes_per_s(self) -> float:
+        """Effective memory bandwidth of a pass over logits."""
+        own = self.coefficients.sampling_bandwidth_fraction
+        return self.profile.memory_bandwidth_bytes_per_s.value * own.value if own else self.bandwidth_bytes_per_s
+
+    @cached_property
     def attention_bandwidth_bytes_per_s(self) -> float:
         """Effective memory bandwidth of the KV cache."""
         return self.profile.memory_bandwidth_bytes_per_s.value * self.coefficients.attention_bandwidth_fraction.value
@@ -408,6 +427,22 @@ class Hardware:
         stated: Quantity | None = getattr(self.profile, name)
         return stated or INTER_NODE[name]
 
+    @property
+    def host_link(self) -> Quantity:
+        """`host_link_bandwidth_bytes_per_s`: as the profile states it, else PCIe x16 of the device's generation.
+
+        Where device and host share one memory, a copy within it.
+        """
+        stated, profile = self.profile.host_link_bandwidth_bytes_per_s, self.profile
+        if stated is not None:
+            return stated
+        if profile.kind in ("cpu", "unified"):
+            value, note = self.bandwidth_bytes_per_s / 2, "a copy within one memory reads and writes every byte"
+        else:
+            capability = tuple(int(part) for part in (profile.compute_capability or "0").split("."))
+            value, note = next((value, note) for since, value, note in _PCIE_BYTES_PER_S if capability >= since)
+        return Quantity(value=value, source="assumed", note=note, relative_std=0.3)
+
     def all_reduce(self, kind: AllReduceKind, devices: int) -> AllReduceCost:
         """The table's entry; between and beyond its sizes the next larger size, else the largest, is taken."""
         tables = self.profile.all_reduce
@@ -441,6 +476,7 @@ class HardwareOverride(Spec):
     walk_copy_s_per_byte: Annotated[float, Field(ge=0, le=10)] | None = None
     walk_copy_free_bytes: Annotated[float, Field(ge=0, le=1e16)] | None = None
     elementwise_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    sampling_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     expert_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     expert_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     expert_row_correlation: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -448,6 +484,7 @@ class HardwareOverride(Spec):
     grouped_routing_correlation: Annotated[float, Field(gt=0, le=1)] | None = None
     state_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     state_row_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    host_link_bandwidth_bytes_per_s: Annotated[float, Field(ge=1e6, le=1e16)] | None = None
     inter_node_bandwidth_bytes_per_s: Annotated[float, Field(ge=1e6, le=1e16)] | None = None
     inter_node_latency_s: Annotated[float, Field(ge=0, le=10)] | None = None
     all_to_all_latency_s: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -539,7 +576,9 @@ def _assumed_all_reduce(profile: HardwareProfile) -> AllReduceTable:
 def _range_problems(profile: HardwareProfile, document: Document) -> list[Problem]:
     """Numbers that the cost model divides by, and versions it compares."""
     found = []
-    for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "inter_node_bandwidth_bytes_per_s"):
+    for name in (
+        "memory_bytes", "memory_bandwidth_bytes_per_s", "inter_node_bandwidth_bytes_per_s", "host_link_bandwidth_bytes_per_s",
+    ):  # fmt: skip
         stated = getattr(profile, name)
         if stated is not None and stated.value < 1e6:
             found.append(document.problem((name, "value"), "must be at least 1e6", getattr(profile, name).value))

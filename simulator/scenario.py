@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from simulator import resources
 from simulator.acceptance import AcceptanceSpec, ResolvedAcceptance, read_profile, resolve_acceptance, resolve_tree_acceptance
@@ -18,6 +18,7 @@ from simulator.architecture import ModelArchitecture, find_model, is_same_model,
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism, parallel_faults
 from simulator.cost.remote_draft import RemoteDraft
+from simulator.draft_policy import Policy
 from simulator.draft_tree import Tree
 from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
 from simulator.interchange.request_traces import request_source
@@ -40,7 +41,7 @@ from simulator.speculation import (
     tokenizer_problem,
     weights_warning,
 )
-from simulator.workload import RequestSource, RequestTrace, ServiceLevel, WorkloadSpec, source_problems
+from simulator.workload import RequestSource, RequestTrace, ServiceLevel, WorkloadSpec, shares_prefixes, source_problems
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=1)]
@@ -78,12 +79,30 @@ class TargetSpec(Spec):
 
 
 class LimitsSpec(Spec):
-    """The server's limits in vLLM's words; what is left out is the engine's default."""
+    """The server's limits in vLLM's words; what is left out is the engine's default.
+
+    prefix_caching: blocks of prompts that begin alike are found again. preemption: whether a sequence that loses its blocks
+    computes them again later, or has them moved to the host and back. swap_space_bytes: what the host keeps for each device then;
+    4 GiB where left out.
+    """
 
     max_num_seqs: Count | None = None
     max_num_batched_tokens: Count | None = None
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     max_model_len: Count | None = None
+    prefix_caching: bool | None = None
+    preemption: Literal["recompute", "swap"] = "recompute"
+    swap_space_bytes: Annotated[float, Field(ge=1e6, le=1e15)] | None = None
+
+    @model_validator(mode="after")
+    def _swap_space_is_used(self) -> LimitsSpec:
+        if self.swap_space_bytes is not None and self.preemption != "swap":
+            raise ValueError("swap_space_bytes goes with preemption swap")
+        return self
+
+
+# vLLM's default of its swap space, for each GPU.
+SWAP_SPACE_BYTES = 4 * 2.0**30
 
 
 class SweepSpec(Spec):
@@ -122,12 +141,17 @@ class ScenarioFile(Spec):
 
 @dataclass(frozen=True)
 class Limits:
-    """The server's limits with the engine's defaults filled in."""
+    """The server's limits with the engine's defaults filled in.
+
+    prefix_caching: also only where some prompts begin alike. swap_space_bytes: 0 where preempted sequences are recomputed.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     gpu_memory_utilization: float
     max_model_len: int
+    prefix_caching: bool = False
+    swap_space_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -149,6 +173,11 @@ class Scenario:
     def shapes(self) -> tuple[Tree, ...]:
         """Every chain and tree to compare; empty without speculation."""
         return self.file.speculation.shapes if self.file.speculation else ()
+
+    @property
+    def variants(self) -> tuple[tuple[Tree, Policy], ...]:
+        """Every shape and the policy that drafts it; empty without speculation."""
+        return self.file.speculation.variants if self.file.speculation else ()
 
     @property
     def gammas(self) -> tuple[int, ...]:
@@ -224,10 +253,11 @@ class _Resolver:
         self._collect(self._between_models(target, drafter))
         self._collect(self._parallel_problems(engine, target, drafter))
         self._collect(self._limit_problems(engine, target))
+        self._collect(self._sharing_problems(source))
         if hardware is None or engine is None or target is None or self.problems:
             return None
         deployment = self._deployment(hardware, engine, target, drafter, remote)
-        limits = self._limits(engine, target)
+        limits = self._limits(engine, target, source)
         self._collect(self._memory_problems(deployment, limits))
         self._draft_window_warning(drafter, limits)
         if deployment.draft_device_binds(limits.gpu_memory_utilization):
@@ -393,7 +423,8 @@ class _Resolver:
             for shape in speculation.shapes:
                 limit, what = drafts_at_once(drafter)
                 if limit is not None and shape.depth > limit:
-                    chain = "num_speculative_tokens" if speculation.by_batch is None else "by_batch"
+                    chain = "num_speculative_tokens" if speculation.num_speculative_tokens is not None else "by_batch"
+                    chain = chain if getattr(speculation, chain) is not None else "policy"
                     must = f"must be at most {limit}, the {what} of drafter {drafter.name}"
                     yield self.document.problem(("speculation", chain if shape.is_chain else "tree"), must, shape.depth)
         yield from self._head_problems(target, drafter)
@@ -452,6 +483,16 @@ class _Resolver:
             rows = "num_speculative_tokens + 1" if largest.is_chain else f"the nodes of {largest.name}"
             must = f"must be at least {rows} = {largest.nodes}"
             yield self.document.problem(("limits", "max_num_batched_tokens"), must, budget)
+
+    def _sharing_problems(self, source: RequestSource | None) -> Iterator[Problem]:
+        """Caching of prefixes needs prompts that begin alike."""
+        limits: LimitsSpec | None = self.sections.get("limits")
+        if limits is None or limits.prefix_caching is None or "workload" not in self.sections:
+            return
+        if not shares_prefixes(self.sections["workload"], source):
+            sharing = "workload.shared_prefix_tokens, workload.sessions, or a trace with hash_ids"
+            must = f"must be left out: no two prompts begin alike; that takes {sharing}"
+            yield self.document.problem(("limits", "prefix_caching"), must, limits.prefix_caching)
 
     def _memory_problems(self, deployment: Deployment, limits: Limits) -> Iterator[Problem]:
         """Weights and the engine's own memory must leave room for one block."""
@@ -543,11 +584,18 @@ class _Resolver:
         self.warnings += [warning] if warning else []
         return chosen
 
-    def _limits(self, engine: ServingEngine, target: ModelArchitecture) -> Limits:
+    def _limits(self, engine: ServingEngine, target: ModelArchitecture, source: RequestSource | None) -> Limits:
         given: LimitsSpec = self.sections["limits"]
         return Limits(
             given.max_num_seqs or engine.max_num_seqs,
             given.max_num_batched_tokens or engine.max_num_batched_tokens,
             given.gpu_memory_utilization or engine.gpu_memory_utilization,
             given.max_model_len or target.max_position_embeddings or UNLIMITED_MODEL_LEN,
+            self._caches_prefixes(engine, source),
+            (given.swap_space_bytes or SWAP_SPACE_BYTES) if given.preemption == "swap" else 0.0,
         )
+
+    def _caches_prefixes(self, engine: ServingEngine, source: RequestSource | None) -> bool:
+        given: LimitsSpec = self.sections["limits"]
+        wanted = engine.prefix_caching if given.prefix_caching is None else given.prefix_caching
+        return wanted and shares_prefixes(self.sections["workload"], source)

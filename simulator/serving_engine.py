@@ -41,8 +41,9 @@ class GraphLadder(Spec):
 class RowLaw(Spec):
     """How a small-row kernel pays for rows: each further one reads `weight_reads_per_row` of the weights again, up to
     `largest_rows`; above, the matrix kernel runs. `weight_reads_from_second_row`: read again, once, as soon as there is more than
-    one row, where the kernel for several rows streams worse than the one for a single row. Holds for these `formats`, on devices
-    of these `vendors` and `kinds` (all where empty)."""
+    one row, where the kernel for several rows streams worse than the one for a single row. arithmetic_fraction: of the dense
+    kernels' rate, where weights are expanded on the way. For these `formats`, on devices of these `vendors` and `kinds` (all
+    where empty)."""
 
     formats: tuple[str, ...]
     vendors: tuple[str, ...] = ()
@@ -50,6 +51,7 @@ class RowLaw(Spec):
     largest_rows: Count
     weight_reads_per_row: Quantity
     weight_reads_from_second_row: Quantity | None = None
+    arithmetic_fraction: Quantity | None = None
 
     def weight_reads(self, rows: float) -> float:
         """How often `rows` rows read the weights.
@@ -62,6 +64,11 @@ class RowLaw(Spec):
             return 1.0
         again = self.weight_reads_from_second_row
         return 1.0 + self.weight_reads_per_row.value * (rows - 1) + (again.value if again else 0.0)
+
+    def arithmetic(self, rows: float) -> float:
+        """Share of the dense rate at which `rows` rows are computed."""
+        fraction = self.arithmetic_fraction
+        return fraction.value if fraction is not None and rows <= self.largest_rows else 1.0
 
 
 class ExpertTiles(Spec):
@@ -96,9 +103,14 @@ class ServingEngine(Spec):
     must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`. fitted_on: architectures of devices
     (`HardwareProfile.architecture`) on whose published runs its constants were fitted; elsewhere they are less sure.
     verification_graphs: those of passes with several rows a sequence, where they are not `graphs`.
+    correlations: of the logarithms of constants that were fitted together, coefficients of layer kinds among them; pairs left out
+    are independent.
     latent_attention: regime of latent attention (MLA); absent: as the others, with split-KV kernels for serial walks.
     latent_layer_overhead_s: device time that its unfused kernels add a layer.
     drafting_prompts_alone: with a drafter each prompt is a pass of its own, without one they share passes.
+    prefix_caching: finds the blocks of prompts again that begin alike, unless a scenario says otherwise. Of what is found,
+    `prefix_recomputed_blocks` are computed again under drafters that read the target's states (EAGLE, MTP, block): those are not
+    kept. prefix_cache_covers_draft: the draft's KV lies in the same blocks; else it takes in every prompt from its beginning.
     pipeline_in_flight: keeps a batch in every pipeline stage; without, one batch passes them all. pipeline_methods: ways of
     speculation that it runs over pipeline stages, all where absent.
     """
@@ -132,6 +144,9 @@ class ServingEngine(Spec):
     latent_attention: AttentionRegime | None = None
     latent_layer_overhead_s: Quantity | None = None
     drafting_prompts_alone: bool = False
+    prefix_caching: bool = False
+    prefix_recomputed_blocks: Annotated[int, Field(ge=0)] = 0
+    prefix_cache_covers_draft: bool = True
     pipeline_in_flight: bool = True
     pipeline_methods: tuple[str, ...] | None = None
     prefill_first: bool
@@ -141,6 +156,7 @@ class ServingEngine(Spec):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)]
     reserved_bytes: Quantity
     fitted_on: tuple[str, ...] = ()
+    correlations: dict[str, dict[str, Annotated[float, Field(gt=-1, lt=1)]]] = Field(default_factory=dict)
     sources: tuple[str, ...] = ()
 
     @model_validator(mode="after")

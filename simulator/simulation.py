@@ -20,6 +20,7 @@ from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import share
 from simulator.cost.round import RoundCost, StepPricer
 from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
+from simulator.draft_policy import FIXED, ByContext, Fixed, GoodputOptimal, PolicySpec, tokens_in
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
 from simulator.serving import (
@@ -36,8 +37,12 @@ from simulator.serving import (
     summarise,
 )
 from simulator.serving.metrics import Value, Window, is_good, load_in
+from simulator.serving.policies import DraftPolicy, live_policy, table_of
+from simulator.serving_engine import captured_sizes
 from simulator.spec import Problem, SpecError
-from simulator.workload import Request, requests_of
+from simulator.speculation import READS_STATES
+from simulator.validity import doubts_at
+from simulator.workload import Request, again, by_turns, requests_of
 
 # The fewest requests of the run that measures how many a second the replica can finish when work never runs out.
 SATURATION_REQUESTS = 400
@@ -76,11 +81,34 @@ class Variant:
     result: ServingResult
     summary: Summary
     saturation: Saturation
+    policy: PolicySpec = FIXED
 
     @property
     def shape(self) -> Tree:
         """What a round drafts: a tree, or a chain of γ."""
         return self.deployment.tree or Tree.chain(self.gamma)
+
+    @property
+    def drafting(self) -> tuple[Tree, PolicySpec]:
+        """The shape and the policy that drafts it: what two runs at the ends of an acceptance band have in common."""
+        return self.shape, self.policy
+
+    @property
+    def graph_share(self) -> float | None:
+        """Share of the steps that decode which run as captured graphs; None for an engine without."""
+        ladder, steps = self.deployment.engine.graphs, self.result.steps
+        decode = steps.column("decode_sequences")
+        if ladder is None or not decode.any():
+            return None
+        counted = decode if ladder.counts == "sequences" else steps.column("rows") + steps.column("prefill_tokens")
+        alone = steps.column("prefill_tokens") == 0 if ladder.counts == "sequences" else True
+        return float(((counted <= captured_sizes(ladder)[-1]) & alone)[decode > 0].mean())
+
+    @property
+    def off_share(self) -> float:
+        """Share of the steps that decode in which nothing is drafted."""
+        steps = self.result.steps
+        return float((steps.column("drafted")[steps.column("decode_sequences") > 0] == 0).mean())
 
 
 @dataclass(frozen=True)
@@ -132,11 +160,11 @@ class SimulationResult:
 
         Where acceptance is open, each shape counts by the end of the measured band at which it gains less.
         """
-        worst: dict[Tree, Comparison] = {}
+        worst: dict[tuple[Tree, PolicySpec], Comparison] = {}
         for comparison in self.comparisons:
-            kept = worst.setdefault(comparison.variant.shape, comparison)
+            kept = worst.setdefault(comparison.variant.drafting, comparison)
             if comparison.gain.value < kept.gain.value:
-                worst[comparison.variant.shape] = comparison
+                worst[comparison.variant.drafting] = comparison
         if not worst:
             return None
         top = max(comparison.gain.value for comparison in worst.values())
@@ -159,7 +187,19 @@ def simulate(scenario: Scenario, progress: Progress | None = None, readable: boo
         _compare(server, plain, _variant(server, label, requests, progress), requests, progress)
         for label, server in speculative_servers(scenario, warnings, readable)
     ]
-    return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(warnings))
+    warnings += [doubt for comparison in comparisons for doubt in _doubts(scenario, comparison)]
+    return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(dict.fromkeys(warnings)))
+
+
+def _doubts(scenario: Scenario, comparison: Comparison) -> list[str]:
+    """What is doubtful about a variant where it ran; of a schedule by batch nothing is, at one batch."""
+    if scenario.file.speculation is None or scenario.file.speculation.by_batch is not None:
+        return []
+    load, tau = comparison.variant.summary.load, comparison.mean_acceptance_length
+    running = load.mean_decode_sequences or 1.0
+    deployment = comparison.variant.deployment.replica()
+    stated = None if scenario.file.acceptance is None else tau
+    return [*doubts_at(deployment, comparison.shape, running, comparison.context, stated)]
 
 
 # Turns of each user below which a closed loop is mostly its start and its drain.
@@ -190,17 +230,17 @@ def speculative_servers(scenario: Scenario, warnings: list[str], readable: bool 
     """(label, server) of every way of drafting that the scenario compares; where acceptance is open, one for each end of a
     sourced band, which `warnings` then say."""
     return [
-        (label, Server(scenario, scenario.deployed(shape), shape, law, readable))
-        for shape in scenario.shapes
-        for label, law in _laws(scenario, shape, warnings)
+        (label, Server(scenario, scenario.deployed(shape), shape, law, readable, policy))
+        for shape, policy in scenario.variants
+        for label, law in _laws(scenario, shape, policy, warnings)
     ]
 
 
-def _laws(scenario: Scenario, shape: Tree, warnings: list[str]) -> list[tuple[str, AcceptanceLaw]]:
-    """(label, acceptance law) of each run of this shape."""
+def _laws(scenario: Scenario, shape: Tree, policy: PolicySpec, warnings: list[str]) -> list[tuple[str, AcceptanceLaw]]:
+    """(label, acceptance law) of each run of this shape under this policy."""
     speculation = scenario.file.speculation
     assert speculation is not None
-    name = shape.name if speculation.by_batch is None else f"γ by batch, up to {shape.steps}"
+    name = policy.label(shape.steps) if shape.is_chain else shape.name
     resolved = scenario.acceptance(shape.steps, shape)
     if resolved is not None:
         return [(name, resolved.law)]
@@ -239,6 +279,11 @@ def batching_rules(scenario: Scenario, deployment: Deployment) -> BatchingRules:
         prefill_first=engine.prefill_first,
         chunked_prefill=engine.chunked_prefill,
         admission=engine.admission,
+        prefix_caching=limits.prefix_caching,
+        recomputed_blocks=engine.prefix_recomputed_blocks if deployment.method in READS_STATES else 0,
+        recomputes_draft=deployment.keeps_draft_cache and not engine.prefix_cache_covers_draft,
+        host_blocks=deployment.host_blocks(limits.swap_space_bytes) * ranks if limits.swap_space_bytes else 0,
+        host_block_s=deployment.host_block_s() if limits.swap_space_bytes else 0.0,
     )
 
 
@@ -268,8 +313,10 @@ class Server:
     shape: Tree
     law: AcceptanceLaw | None
     readable: bool = False
+    policy: PolicySpec = FIXED
     # Each γ is run several times on the same requests.
     _paths: dict[tuple[int, int, int], AcceptancePath] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _round_s: dict[tuple[int, int, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, scenario: Scenario, shape: Tree | None = None) -> Server:
@@ -286,7 +333,8 @@ class Server:
     @cached_property
     def pricer(self) -> StepPricer:
         full = float(self.law.conditional_rates(self.shape.depth).prod()) if self.law is not None else 0.0
-        return replace(self.deployment.replica().pricer(full), drafts_at=self.drafts)
+        # While a policy that looks is off, text is searched all the same: it may be on again any moment.
+        return replace(self.deployment.replica().pricer(full), drafts_at=None if self.policy.looks else self.drafts)
 
     def path(self, request: Request) -> AcceptancePath:
         if self.law is None:
@@ -301,12 +349,45 @@ class Server:
                 self._paths[key] = path
         return path
 
+    def live_policy(self) -> DraftPolicy:
+        """The policy at work, fresh: nothing seen yet."""
+        if self.law is None:
+            return DraftPolicy(lambda _: 0)
+        return live_policy(self.policy, self.shape.nodes - 1, self._of_rank, self.round_s)
+
+    def _of_rank(self, running: int) -> int:
+        return share(running, self.deployment.replica().parallelism.data_parallel_size)
+
+    def round_s(self, drafts: int, running: int, context_tokens: float) -> float:
+        """Seconds of a round of `running` sequences at equal context, or of a step without drafts beside a resting drafter."""
+        key = (drafts, running, round(context_tokens))
+        found = self._round_s.get(key)
+        if found is None:
+            found = self._round_s[key] = self.pricer.price([(key[2], drafts)] * running, (), 0).seconds
+        return found
+
     def drafts(self, running: int) -> int:
-        speculation = self.scenario.file.speculation
-        if self.law is None or speculation is None:
+        """γ while so many sequences run: of a policy that looks, what it comes to at the law's acceptance and the workload's
+        mean context."""
+        law = self.law
+        if law is None:
             return 0
-        own = share(running, self.deployment.replica().parallelism.data_parallel_size)
-        return speculation.tokens_at(self.shape.nodes - 1, own)
+        if isinstance(self.policy, ByContext):
+            return tokens_in(self.policy.table, round(self.mean_context_tokens))
+        if isinstance(self.policy, GoodputOptimal):
+            context = float(f"{self.mean_context_tokens:.1e}")
+            return max(
+                range(self.shape.steps + 1),
+                key=lambda drafts: self.mean_acceptance_length(drafts) / self.round_s(drafts, running, context),
+            )
+        return table_of(self.policy, self.shape.nodes - 1, self._of_rank)(running)
+
+    @cached_property
+    def mean_context_tokens(self) -> float:
+        """Of the scenario's own requests while they decode: each token sees its own context."""
+        requests = requests_of(self.scenario.file.workload, self.scenario.file.seed, self.scenario.source)
+        tokens = sum(r.output_tokens for r in requests)
+        return sum((r.prompt_tokens + r.output_tokens / 2) * r.output_tokens for r in requests) / tokens
 
     def mean_acceptance_length(self, drafts: int) -> float:
         """τ of a round of so many drafts a sequence, by the law; 1 of a plain step."""
@@ -319,19 +400,20 @@ class Server:
     ) -> ServingResult:
         """Every request to its end, as the scenario's arrivals say. `begun` is called as each request arrives."""
         arrivals = self.scenario.file.workload.arrivals
-        pricer = replace(self.pricer, round_scale=round_scale)
+        pricer = self.pricer if round_scale == 1 else replace(self.pricer, round_scale=round_scale)
 
         def path(request: Request) -> AcceptancePath:
             if begun is not None:
                 begun()
             return self.path(request)
 
-        think_time_s = arrivals.think_time_s or 0.0
+        time_out_s = self.scenario.file.workload.time_out_s
 
         def one(theirs: Sequence[Request], users: int | None) -> ServingResult:
             return serve(
-                theirs, self.rules, pricer, path, self.drafts, users=users, think_time_s=think_time_s, readable=self.readable
-            )
+                theirs, self.rules, pricer, path, self.live_policy(), users=users, think_time_s=arrivals.think_time_s or 0.0,
+                time_out_s=time_out_s, readable=self.readable,
+            )  # fmt: skip
 
         users = arrivals.users if arrivals.process == "closed_loop" else None
         return serve_in_turn(requests, self.deployment.independent_replicas, users, one)
@@ -340,10 +422,11 @@ class Server:
         """How fast the deployment finishes requests while more always wait: one replica, times their number.
 
         The workload's requests, over and over, arriving evenly and faster than they can be served, so that no two start in
-        step: requests that are all there from the start and equally long would end together too. Measured from the end of the
-        first half to the admission of the last. `begun` is called with (requests begun, requests in all).
+        step: requests that are all there from the start and equally long would end together too. Nobody gives up. Turns of
+        sessions come in the order in which they would if answers took no time. Measured from the end of the first half to the
+        admission of the last. `begun` is called with (requests begun, requests in all).
         """
-        requests = tuple(r for r in requests if not self.rules.refusal(r.prompt_tokens, r.output_tokens))
+        requests = tuple(r for r in by_turns(requests) if not self.rules.refusal(r.prompt_tokens, r.output_tokens))
         at_once = min(self.rules.max_num_seqs, self._most_at_once(requests))
         mean_output = sum(request.output_tokens for request in requests) / len(requests)
         # Long answers give as many steps from fewer requests; enough are kept to fill the replica several times.
@@ -370,9 +453,9 @@ class Server:
         self, requests: tuple[Request, ...], number: int, rate_per_s: float, path: Callable[[Request], AcceptancePath]
     ) -> Saturation:
         arriving = tuple(
-            replace(r, request_id=i, arrival_s=i / rate_per_s) for i, r in zip(range(number), cycle(requests), strict=False)
+            again(r, i, i // len(requests), i / rate_per_s) for i, r in zip(range(number), cycle(requests), strict=False)
         )
-        result = serve(arriving, self.rules, self.pricer, path, self.drafts, readable=self.readable)
+        result = serve(arriving, self.rules, self.pricer, path, self.live_policy(), readable=self.readable)
         ends = np.sort(result.records.column("finish_s"))
         start_s, end_s = float(ends[len(ends) // 2]), float(result.records.column("first_scheduled_s").max())
         if ((start_s < ends) & (ends <= end_s)).sum() < len(ends) / 5:
@@ -395,7 +478,8 @@ def _variant(server: Server, label: str, requests: tuple[Request, ...], progress
             progress(f"capacity, {label}", done, total)
 
     saturation = server.saturated(requests, advance)
-    return Variant(label, server.shape.depth, server.deployment, server.rules.total_blocks, result, summary, saturation)
+    blocks = server.rules.total_blocks
+    return Variant(label, server.shape.depth, server.deployment, blocks, result, summary, saturation, server.policy)
 
 
 def _counter(progress: Progress | None, label: str, total: int) -> Callable[[], None]:
@@ -459,7 +543,9 @@ def _compare(
     if judged is None:
         metric, verdict = _unjudged(metric, plain.summary, variant.summary)
     e2e = runs.gain(lambda records: records.e2e_latency_s)
-    assert e2e is not None  # both runs served the same requests, and some
+    if e2e is None:
+        must = "must let some requests finish both with and without speculation, or there is nothing to compare"
+        raise SpecError([server.scenario.document.problem(("workload", "time_out_s"), must)])
     tokens = variant.summary.output_tokens_per_s / plain.summary.output_tokens_per_s
     goodput = None
     if plain.summary.goodput_per_s and variant.summary.goodput_per_s is not None:
@@ -481,16 +567,15 @@ def _compare(
 
 
 def _drafted_at(server: Server, batch: int) -> tuple[int, str]:
-    """(γ of the round that is priced, remark): of a schedule by batch what it drafts at this batch, else its largest."""
-    speculation = server.scenario.file.speculation
-    if speculation is None or speculation.by_batch is None:
+    """(γ of the round that is priced, remark): of a policy what it drafts at this batch, else its largest."""
+    if isinstance(server.policy, Fixed):
         return server.shape.depth, ""
-    gamma = speculation.tokens_at(server.shape.steps, batch)
+    gamma = server.drafts(batch)
     if gamma == 0:
         return server.shape.steps, (
-            f"the schedule drafts nothing at the mean batch of {batch}: R is that of γ = {server.shape.steps}, its largest"
+            f"the policy drafts nothing at the mean batch of {batch}: R is that of γ = {server.shape.steps}, its largest"
         )
-    return gamma, f"R is that of γ = {gamma}, which the schedule drafts at the mean batch of {batch}"
+    return gamma, f"R is that of γ = {gamma}, which the policy drafts at the mean batch of {batch}"
 
 
 def _judged(scenario: Scenario, runs: _Runs) -> tuple[str, Estimate | None]:
@@ -529,7 +614,9 @@ def _product(first: Estimate | None, second: Estimate | None) -> Estimate | None
 
 
 def _nothing_served(scenario: Scenario, summary: Summary) -> Problem:
-    why = ", ".join(f"{count} {reason}" for reason, count in summary.rejected.items()) or "none arrived"
+    why = ", ".join(f"{count} {reason}" for reason, count in summary.rejected.items())
+    gone = f"{summary.cancelled} given up by their clients" if summary.cancelled else ""
+    why = ", ".join(part for part in (why, gone) if part) or "none arrived"
     return scenario.document.problem(("workload",), f"must hold requests that can be served: {why}")
 
 
@@ -566,6 +653,8 @@ def _causes(plain: Variant, variant: Variant, cost: RoundCost) -> tuple[str, ...
             causes.append(f"queueing {change_s:+.3g} s per request")
     if after.preemptions != before.preemptions:
         causes.append(f"preemptions {before.preemptions} → {after.preemptions}")
+    if after.cancelled != before.cancelled:
+        causes.append(f"requests given up by clients {before.cancelled} → {after.cancelled}")
     taken = 1 - variant.kv_blocks / plain.kv_blocks
     if taken > 0.05:
         causes.append(f"the drafter takes {100 * taken:.0f} % of the KV cache")

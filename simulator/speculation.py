@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from simulator.architecture import (
     ModelArchitecture,
@@ -17,6 +16,7 @@ from simulator.architecture import (
     medusa_heads,
     mtp_head,
 )
+from simulator.draft_policy import BatchTable, ByBatch, Fixed, Policy, table_problems
 from simulator.draft_tree import Tree, TreeShape, read_tree
 from simulator.number_format import FORMATS, WeightFormat
 from simulator.spec import Spec
@@ -35,13 +35,24 @@ SELF_METHODS = ("layer_skip", "sparse_kv")
 MODELLESS_METHODS = ("none", "ngram", "suffix")
 # Methods whose drafter needs nothing of the target but its tokens, so that it can run elsewhere.
 REMOTE_METHODS = ("draft_model",)
+# Methods whose drafter computes from states of the target that no cache keeps.
+READS_STATES = ("eagle", "eagle3", "mtp", "block")
 # Methods whose drafts can branch: several tokens a depth, verified together as a tree.
 TREE_METHODS = ("eagle", "eagle3", "medusa", "hydra", "mtp", "draft_model")
 DEFAULT_DRAFT_KV_TOKENS = 512
 # Weights of a target whose quantizer leaves the MTP module alone.
 _MTP_KEPT_WIDE = ("nvfp4",)
 Gamma = Annotated[int, Field(ge=1, le=64)]
-BatchRange = Annotated[tuple[int, int, int], Field(description="first batch, last batch, tokens drafted (0 = off)")]
+
+
+def _one_or_several(value: object) -> str:
+    return "a list" if isinstance(value, list | tuple) else "a policy"
+
+
+Policies = Annotated[
+    Annotated[Policy, Tag("a policy")] | Annotated[tuple[Policy, ...], Field(min_length=1), Tag("a list")],
+    Discriminator(_one_or_several),
+]
 
 
 class DraftDevice(Spec):
@@ -58,7 +69,9 @@ class Speculation(Spec):
     """The `speculation:` section.
 
     num_speculative_tokens: γ, or a list of them to compare. tree: a draft tree, or a list of them, instead of γ or compared
-    with it. by_batch: γ by running batch instead, as ``[[first, last, γ], …]``; batches not covered run without drafts.
+    with it. by_batch: γ by running batch instead, as ``[[first, last, γ], …]``; batches not covered run without drafts. policy:
+    what chooses γ while the server runs, or a list to compare: `fixed` runs at every γ and tree given, the others draft at most
+    the largest γ. Left out: fixed, or the table of by_batch.
     drafter_weights: type of the draft's weights. draft_layers: layer_skip: how many of the target's first layers draft.
     draft_kv_tokens: sparse_kv: tokens of the cache that the target reads while it drafts. draft_device: where a draft model runs
     if not beside the target. heterogeneous_vocabulary: the engine maps between different tokenizers.
@@ -71,7 +84,8 @@ class Speculation(Spec):
     draft_kv_tokens: Annotated[int, Field(ge=16)] | None = None
     num_speculative_tokens: Gamma | Annotated[tuple[Gamma, ...], Field(min_length=1)] | None = None
     tree: TreeShape | Annotated[tuple[TreeShape, ...], Field(min_length=1)] | None = None
-    by_batch: Annotated[tuple[BatchRange, ...], Field(min_length=1)] | None = None
+    by_batch: BatchTable | None = None
+    policy: Policies | None = None
     heterogeneous_vocabulary: bool = False
     draft_device: DraftDevice | None = None
 
@@ -83,35 +97,42 @@ class Speculation(Spec):
 
     def _shape_problems(self) -> Iterator[str]:
         """What is wrong with the numbers of tokens drafted."""
-        shaped = self.num_speculative_tokens is not None, self.by_batch is not None
         if self.method == "none":
             given = [name for name in self.model_fields_set if getattr(self, name) is not None and name != "method"]
             yield from (f"method none takes no {name}" for name in given if name != "heterogeneous_vocabulary")
             return
         if self.by_batch is not None and self.tree is not None:
             yield "must hold no tree beside by_batch: a schedule by batch is of chains"
-        if all(shaped) or (not any(shaped) and self.tree is None):
+        wrong_table = tuple(table_problems(self.by_batch or (), "by_batch", 1))
+        if wrong_table:
+            yield from wrong_table
+            return
+        needs = [policy for policy in self.policies if policy.largest is None]
+        shaped = self.num_speculative_tokens is not None, self.by_batch is not None
+        if all(shaped) or (needs and not any(shaped) and self.tree is None):
             yield "must hold exactly one of num_speculative_tokens and by_batch, or a tree"
             return
         if self.tree is not None and self.method not in TREE_METHODS:
             yield f"method {self.method} drafts no trees: those of {', '.join(TREE_METHODS)} are priced"
-        repeated = [shape.name for index, shape in enumerate(self.shapes) if shape in self.shapes[:index]]
+        given_shapes = self._stated_shapes()
+        repeated = [shape.name for index, shape in enumerate(given_shapes) if shape in given_shapes[:index]]
         yield from (f"must compare each shape once: {name} stands twice" for name in repeated)
-        yield from self._schedule_problems()
+        yield from self._policy_problems()
 
-    def _schedule_problems(self) -> Iterator[str]:
-        schedule = self.by_batch or ()
-        for first, last, gamma in schedule:
-            if not (1 <= first <= last and 0 <= gamma <= 64):
-                yield (
-                    "by_batch entries must be [first, last, tokens] with 1 <= first <= last and 0 <= tokens <= 64 "
-                    f"(got {[first, last, gamma]})"
-                )
-        if schedule and not any(gamma for _, _, gamma in schedule):
-            yield "by_batch must draft somewhere: every entry has 0 tokens (method none is no speculation)"
-        for (_, before, _), (first, last, gamma) in pairwise(sorted(schedule)):
-            if first <= before:
-                yield f"by_batch entries must not overlap: {[first, last, gamma]} begins before batch {before} ends"
+    def _policy_problems(self) -> Iterator[str]:
+        if self.policy is None:
+            return
+        policies = self.policies
+        if self.by_batch is not None:
+            yield "must hold no policy beside by_batch: compare with {kind: by_batch, table: …} in the list of policies"
+        if self.num_speculative_tokens is None and any(p.largest is None and p.kind != "fixed" for p in policies):
+            yield "num_speculative_tokens must be given: the policy drafts up to it"
+        if self.num_speculative_tokens is not None and all(policy.largest is not None for policy in policies):
+            yield "num_speculative_tokens must be left out: the tables of the policies hold every γ"
+        if self.tree is not None and not any(policy.kind == "fixed" for policy in policies):
+            yield "tree must be left out: only policy fixed drafts trees"
+        repeated = [policy.kind for index, policy in enumerate(policies) if policy in policies[:index]]
+        yield from (f"must compare each policy once: {kind} stands twice" for kind in repeated)
 
     def _drafter_problems(self) -> Iterator[str]:
         """What is wrong with the drafter, and keys of other methods."""
@@ -127,10 +148,36 @@ class Speculation(Spec):
             yield "heterogeneous_vocabulary applies to method draft_model only"
 
     @property
+    def policies(self) -> tuple[Policy, ...]:
+        """Every policy to compare."""
+        if self.policy is None:
+            return (Fixed() if self.by_batch is None else ByBatch(table=self.by_batch),)
+        return self.policy if isinstance(self.policy, tuple) else (self.policy,)
+
+    @property
+    def variants(self) -> tuple[tuple[Tree, Policy], ...]:
+        """Everything to compare: a shape of draft and the policy that drafts it, or at most it."""
+        stated = self._stated_shapes()
+        found: list[tuple[Tree, Policy]] = []
+        for policy in self.policies:
+            if policy.kind == "fixed":
+                found += [(shape, policy) for shape in stated]
+            else:
+                most = policy.largest or max(shape.steps for shape in stated if shape.is_chain)
+                found.append((Tree.chain(most), policy))
+        return tuple(found)
+
+    @property
     def shapes(self) -> tuple[Tree, ...]:
-        """Every shape of draft to compare, chains first; for `by_batch` the chain of the largest γ."""
-        given = () if self.tree is None else self.tree if isinstance(self.tree, tuple) else (self.tree,)
-        return (*map(Tree.chain, self._chains()), *map(read_tree, given))
+        """Every shape of draft to compare; for policies other than `fixed` the chain of their largest γ."""
+        return tuple(dict.fromkeys(shape for shape, _ in self.variants))
+
+    def _stated_shapes(self) -> tuple[Tree, ...]:
+        """The chains and trees given, chains first."""
+        chains = self.num_speculative_tokens
+        gammas = () if chains is None else (chains,) if isinstance(chains, int) else chains
+        trees = () if self.tree is None else self.tree if isinstance(self.tree, tuple) else (self.tree,)
+        return (*map(Tree.chain, gammas), *map(read_tree, trees))
 
     @model_validator(mode="after")
     def _drafts_apart(self) -> Speculation:
@@ -141,20 +188,8 @@ class Speculation(Spec):
 
     @property
     def gammas(self) -> tuple[int, ...]:
-        """Every γ to compare, chains only; for `by_batch` the largest one."""
+        """Every γ to compare, chains only; of a policy that varies it the largest one."""
         return tuple(shape.steps for shape in self.shapes if shape.is_chain)
-
-    def _chains(self) -> tuple[int, ...]:
-        if self.by_batch is not None:
-            return (max(gamma for _, _, gamma in self.by_batch),)
-        given = self.num_speculative_tokens
-        return () if given is None else (given,) if isinstance(given, int) else given
-
-    def tokens_at(self, tokens: int, running: int) -> int:
-        """Tokens drafted per sequence when `running` sequences decode; `tokens` where no table is given."""
-        if self.by_batch is None:
-            return tokens
-        return next((tokens for first, last, tokens in self.by_batch if first <= running <= last), 0)
 
 
 def built_head(target: ModelArchitecture, method: str, gamma: int) -> ModelArchitecture:

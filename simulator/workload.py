@@ -1,17 +1,19 @@
 """Who asks, when and for how much: requests, arrival processes, lengths, shipped workload profiles, service levels.
 
 A workload is `arrivals` (a process) with either `requests` (a recorded trace or a profile derived from one) or `lengths`
-(constants or distributions). `requests_of` turns it into requests; equal seeds give equal requests, and asking for more
+(constants or distributions). Requests may share beginnings: a system prompt, the turns of a session, or what a trace says.
+`requests_of` turns it into requests; equal seeds give equal requests, and asking for more
 requests leaves the first ones as they were, except where `rate_per_s` rescales a trace or profile to its mean rate.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, repeat
 from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated, Literal
@@ -68,10 +70,28 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PromptTexts:
+    """The numbers of the texts that each prompt is made of, all in a row: those of prompt i end before `ends`[i].
+
+    A text has `tokens` tokens, the last of a prompt as many as are left of it.
+    """
+
+    texts: Integers
+    ends: Integers
+    tokens: int
+
+    def of(self, prompt: int) -> list[int]:
+        begin = int(self.ends[prompt - 1]) if prompt else 0
+        found: list[int] = self.texts[begin : self.ends[prompt]].tolist()
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class RequestTrace:
     """A recorded trace in order of arrival: three arrays of one length. `notes` say what reading it had to change.
 
     timed: False where the file holds no arrivals, and all are 0.
+    prompt_texts: what prompts are made of, where the trace tells which of them begin alike.
     """
 
     arrival_s: Floats
@@ -80,6 +100,7 @@ class RequestTrace:
     source: str = ""
     notes: tuple[str, ...] = ()
     timed: bool = True
+    prompt_texts: PromptTexts | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -131,9 +152,17 @@ class LognormalLengths(Spec):
             raise ValueError(f"p90 must be above median (got p90 {self.p90}, median {self.median})")
         return self
 
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the logarithm."""
+        return math.log(self.p90 / self.median) / NormalDist().inv_cdf(0.9)
+
+    @property
+    def mean(self) -> float:
+        return self.median * math.exp(self.sigma**2 / 2)
+
     def sample(self, n: int, rng: np.random.Generator) -> Integers:
-        sigma = np.log(self.p90 / self.median) / NormalDist().inv_cdf(0.9)
-        return _whole(self.median * np.exp(sigma * rng.standard_normal(n)))
+        return _whole(self.median * np.exp(self.sigma * rng.standard_normal(n)))
 
 
 class UniformLengths(Spec):
@@ -148,6 +177,10 @@ class UniformLengths(Spec):
         if self.high <= self.low:
             raise ValueError(f"high must be above low (got high {self.high}, low {self.low})")
         return self
+
+    @property
+    def mean(self) -> float:
+        return (self.low + self.high) / 2
 
     def sample(self, n: int, rng: np.random.Generator) -> Integers:
         return self.low + np.floor(rng.random(n) * (self.high - self.low + 1)).astype(np.int64)
@@ -189,16 +222,32 @@ class TraceSpec(Spec):
     tokenizer: str | None = None
 
 
+class SessionsSpec(Spec):
+    """Requests come in sessions of `turns` requests: a number, or a distribution as of a length.
+
+    The prompt of a turn is all that was said before, answers too, and `lengths.prompt` new tokens. It comes `think_time_s` after
+    the answer to the turn before; first turns come as `arrivals` says, at a rate that makes `rate_per_s` requests of all turns.
+    """
+
+    turns: Length
+    think_time_s: Annotated[float, Field(ge=0, le=1e6)]
+
+
 class WorkloadSpec(Spec):
     """The `workload:` section of a scenario.
 
     `num_requests` may be left out only where a trace is read from a path: then all its requests are used, else the first ones.
+    `shared_prefix_tokens`: every prompt begins with the same so many tokens (a system prompt), as far as it is long enough.
+    `time_out_s`: a client gives up a request that is not answered whole so long after it was sent; it counts as missed.
     """
 
     arrivals: ArrivalSpec
     requests: TraceSpec | None = None
     lengths: LengthsSpec | None = None
     num_requests: Count | None = None
+    shared_prefix_tokens: Tokens | None = None
+    sessions: SessionsSpec | None = None
+    time_out_s: Annotated[float, Field(ge=1e-3, le=1e6)] | None = None
 
     @model_validator(mode="after")
     def _sections_fit(self) -> WorkloadSpec:
@@ -213,6 +262,8 @@ class WorkloadSpec(Spec):
             wrong.append("lengths needs num_requests")
         if self.num_requests is None and self.arrivals.process == "closed_loop":
             wrong.append("arrivals.process closed_loop needs num_requests")
+        if self.sessions is not None and self.requests is not None:
+            wrong.append("sessions goes with lengths: the requests of a trace or profile are whole prompts already")
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
@@ -379,6 +430,9 @@ def source_problems(
     n = spec.num_requests or len(source)
     if n > len(source):
         return [document.problem(count, f"must be at most {len(source)}, the requests of {source.source or 'the trace'}", n)]
+    if source.prompt_texts is not None and spec.shared_prefix_tokens is not None:
+        must = "must be left out: the trace says which prompts begin alike"
+        return [document.problem((*location, "shared_prefix_tokens"), must, spec.shared_prefix_tokens)]
     rescaled = spec.arrivals.process == "trace" and spec.arrivals.rate_per_s is not None
     if rescaled and source.arrival_s[n - 1] == source.arrival_s[0]:
         return [document.problem((*location, "arrivals", "rate_per_s"), "must be left out: the requests all arrive at one time")]
@@ -399,8 +453,82 @@ def requests_of(spec: WorkloadSpec, seed: int, source: RequestSource | None = No
         raise SpecError(problems)
     n = spec.num_requests or (len(source) if isinstance(source, RequestTrace) else 0)
     prompts, outputs = _lengths(spec, n, seed, source)
+    if spec.sessions is not None:
+        return _in_sessions(spec, spec.sessions, prompts, outputs, seed)
     times_s = _arrivals(spec.arrivals, n, seed, source)
-    return tuple(map(Request, range(n), times_s.tolist(), prompts.tolist(), outputs.tolist()))
+    requests = map(Request, range(n), times_s.tolist(), prompts.tolist(), outputs.tolist())
+    if not shares_prefixes(spec, source):
+        return tuple(requests)
+    if isinstance(source, RequestTrace) and source.prompt_texts is not None:
+        return tuple(map(_recorded_content, requests, repeat(source.prompt_texts)))
+    shared = spec.shared_prefix_tokens or 0
+    return tuple(replace(r, content=content_of(shared, 1 + r.request_id, r.prompt_tokens, r.output_tokens)) for r in requests)
+
+
+def shares_prefixes(spec: WorkloadSpec, source: RequestSource | None) -> bool:
+    """Whether some prompts of a workload begin alike."""
+    recorded = isinstance(source, RequestTrace) and source.prompt_texts is not None
+    return recorded or spec.shared_prefix_tokens is not None or spec.sessions is not None
+
+
+# The text that all prompts of a workload begin with; others have the numbers from 1 on.
+SHARED_TEXT = 0
+
+
+def content_of(shared_tokens: int, text: int, prompt_tokens: int, output_tokens: int) -> Content:
+    """A prompt that begins as all do and goes on, with its answer, as a text of its own.
+
+    >>> content_of(100, 7, 300, 50), content_of(100, 7, 80, 50)
+    (((0, 100), (7, 250)), ((0, 80), (7, 50)))
+    """
+    shared = min(shared_tokens, prompt_tokens)
+    own = (text, prompt_tokens - shared + output_tokens)
+    return ((SHARED_TEXT, shared), own) if shared else (own,)
+
+
+def by_turns(requests: Iterable[Request]) -> tuple[Request, ...]:
+    """In the order in which requests would arrive if every answer took no time."""
+    nominal_s: dict[int, float] = {}
+    for request in requests:
+        before_s = request.arrival_s if request.follows is None else nominal_s.get(request.follows, request.arrival_s)
+        nominal_s[request.request_id] = before_s + request.think_time_s
+    return tuple(sorted(requests, key=lambda request: (nominal_s[request.request_id], request.request_id)))
+
+
+def again(request: Request, request_id: int, repetition: int, arrival_s: float) -> Request:
+    """A request for itself, with an id and a time of its own; from repetition 1 on only the text that all share is known."""
+    content = request.content
+    if content is not None and repetition:
+        content = tuple((text and text + (repetition << 64), tokens) for text, tokens in content)
+    return replace(request, request_id=request_id, arrival_s=arrival_s, content=content, follows=None, think_time_s=0.0)
+
+
+def _recorded_content(request: Request, recorded: PromptTexts) -> Request:
+    """The prompt as the trace tells it, then an answer like no other."""
+    pieces = [(1 + 2 * text, recorded.tokens) for text in recorded.of(request.request_id)]
+    pieces[-1] = (pieces[-1][0], request.prompt_tokens - (len(pieces) - 1) * recorded.tokens)
+    return replace(request, content=(*pieces, (2 + 2 * request.request_id, request.output_tokens)))
+
+
+def _in_sessions(spec: WorkloadSpec, sessions: SessionsSpec, said: Integers, outputs: Integers, seed: int) -> tuple[Request, ...]:
+    """Requests as turns: each prompt holds all that was said and answered before it in its session."""
+    n = len(said)
+    turns = _drawn(sessions.turns, n, _stream(seed, b"turns"))
+    begins = np.concatenate([[0], np.cumsum(turns)])
+    begins = begins[begins < n]
+    times_s = _arrivals(spec.arrivals, len(begins), seed, None)
+    if spec.arrivals.rate_per_s is not None:
+        times_s = times_s * (sessions.turns if isinstance(sessions.turns, int) else sessions.turns.mean)
+    requests = []
+    for session, (begin, end) in enumerate(zip(begins.tolist(), [*begins[1:].tolist(), n], strict=True)):
+        before = 0
+        for i in range(begin, end):
+            prompt, output = min(before + int(said[i]), MAX_TOKENS), int(outputs[i])
+            content = content_of(spec.shared_prefix_tokens or 0, 1 + session, prompt, output)
+            follows, think_time_s = (i - 1, sessions.think_time_s) if i > begin else (None, 0.0)
+            requests.append(Request(i, float(times_s[session]), prompt, output, content, follows, think_time_s))
+            before = prompt + output
+    return tuple(requests)
 
 
 def _lengths(spec: WorkloadSpec, n: int, seed: int, source: RequestSource | None) -> tuple[Integers, Integers]:

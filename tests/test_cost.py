@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from simulator.cost.forward import ForwardCost, ForwardPass, uniform_pass
 from simulator.cost.roofline import experts_touched, gemm, serial_walk_attention, smooth_maximum, split_kv_attention, walk_s
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_tree import read_tree
-from simulator.hardware import HardwareOverride, find_hardware, override
+from simulator.hardware import HardwareOverride, Quantity, find_hardware, override
 from simulator.serving_engine import captured_rows, find_engine
 from simulator.spec import Document
 from simulator.speculation import METHODS, built_head, self_draft
@@ -71,6 +72,53 @@ def test_gemm_reaches_the_weight_stream_at_one_row_and_the_arithmetic_at_many():
     assert many.bound == "compute"
     assert one.seconds - overhead == pytest.approx(2.0 * n * k / H100.bandwidth_bytes_per_s, rel=0.01)
     assert many.seconds - overhead == pytest.approx(2.0 * 16384 * n * k / H100.flops_per_s("bf16"), rel=0.05)
+
+
+def with_coefficients(device: str, **values: float):
+    change = HardwareOverride(base=device, **values)
+    return override(find_hardware(device), change, Document("", {}))
+
+
+@given(st.integers(1, 1024), st.integers(1, 1024), st.integers(1, 300), st.integers(1, 300), st.floats(0, 1))
+def test_waves_of_blocks_make_no_gemm_cheaper_and_keep_more_rows_and_columns_dearer(few, many, narrow, wide, power):
+    waves = with_coefficients("h100_sxm", gemm_wave_power=power)
+    (few, many), (narrow, wide) = sorted((few, many)), sorted((narrow, wide))
+    small, large = (gemm(m, 128 * n, 4096, 2.0, waves, "bf16").seconds for m, n in ((few, narrow), (many, wide)))
+    assert small <= large * (1 + 1e-12)
+    assert large >= gemm(many, 128 * wide, 4096, 2.0, H100, "bf16").seconds * (1 - 1e-12)
+
+
+def test_a_full_wave_of_blocks_costs_nothing_more_and_one_block_beyond_it_a_wave():
+    waves, units = with_coefficients("h100_sxm", gemm_wave_power=1.0), H100.profile.compute_units
+    full, beyond = (128 * count for count in (units, units + 1))
+    times = [[gemm(512, n, 8192, 2.0, device, "bf16").seconds for n in (full, beyond)] for device in (H100, waves)]
+    assert times[0][0] == times[1][0]
+    # Eight waves are full, the ninth holds eight blocks.
+    assert times[1][1] == pytest.approx(9 / 8 * times[0][0], rel=0.02)
+
+
+def test_rows_lengthen_a_walk_and_copies_of_the_cache_cost_what_the_caches_do_not_hold():
+    """PyTorch on a CPU: three query heads share a KV head, and three copies of the cache are made before several rows are verified."""
+    plain = {"walk_row_s_per_token": 0.0, "walk_copy_s_per_byte": 0.0}
+    attention = {}
+    for name, values in {
+        "plain": plain,
+        "rows": plain | {"walk_row_s_per_token": 8e-9},
+        "copies": plain | {"walk_copy_s_per_byte": 1e-10, "walk_copy_free_bytes": 0.0},
+        "held": plain | {"walk_copy_s_per_byte": 1e-10, "walk_copy_free_bytes": 1e9},
+    }.items():
+        device = with_coefficients("epyc_9654", compute_units=1, **values)
+        cost = ForwardCost(find_model("SmolLM2-135M"), device, find_engine("hf_eager"), 1, "fp32", "fp32")
+        attention[name] = [cost.attention_term(uniform_pass(1, rows, 1024, None)).seconds for rows in (1, 2, 4)]
+    layers, heads, dim, tokens = 30, 9, 64, 1024
+    plain_s = attention["plain"]
+    # A plain step needs no mask and makes no copies; nor do its rows walk.
+    assert len({times[0] for times in attention.values()}) == 1
+    by_rows = [layers * heads * tokens * dim / 128 * 8e-9 * rows for rows in (2, 4)]
+    assert [a - b for a, b in zip(attention["rows"][1:], plain_s[1:], strict=True)] == pytest.approx(by_rows)
+    copied = layers * 2 * heads * dim * tokens * 4 * 1e-10
+    assert [a - b for a, b in zip(attention["copies"][1:], plain_s[1:], strict=True)] == pytest.approx([copied, copied])
+    assert attention["held"] == plain_s
 
 
 def test_serial_walk_is_one_walk_while_blocks_fit_the_device_and_waves_after():
@@ -834,3 +882,27 @@ def test_a_serial_walk_takes_a_block_for_every_64_rows_of_a_sequence(rows, waves
     seconds = next(t.seconds for t in cost.price(uniform_pass(4, rows, 8192, None)).terms if t.name == "attention")
     walk = walk_s(8192, 4, 128, hardware)
     assert seconds == pytest.approx(32 * (hardware.coefficients.walk_overhead_s.value + waves * walk))
+
+
+def test_what_one_fit_gave_is_doubted_together():
+    """Two overheads that only ever show as a sum: anticorrelated they cancel in part, correlated they add up."""
+
+    def spread(value: float) -> float:
+        engine = VLLM.model_copy(update={"correlations": {"feature_overhead_s": {"round_overhead_s": value}} if value else {}})
+        return UncertainPricer(eagle3(engine=engine)).log_std(3, 1, 512)
+
+    assert spread(-0.9) < spread(0.0) < spread(0.9)
+
+
+def test_a_constant_that_the_device_states_itself_is_not_of_the_fit():
+    engine = VLLM.model_copy(update={"correlations": {"expert_overhead_s": {"round_overhead_s": 0.9}}})
+    stated = {"expert_overhead_s": Quantity(value=2e-5, source="measured", relative_std=0.31)}
+    own = replace(H100, profile=H100.profile.model_copy(update={"coefficients": {**H100.profile.coefficients, **stated}}))
+    mixture = find_model(MIXTURE)
+    head = built_head(mixture, "eagle3", 3)
+    both = [
+        UncertainPricer(Deployment(hardware, engine, mixture, method="eagle3", drafter=head)).correlation
+        for hardware in (H100, own)
+    ]
+    assert abs(both[0] - np.eye(len(both[0]))).max() == 0.9
+    assert abs(both[1] - np.eye(len(both[1]))).max() == 0.0

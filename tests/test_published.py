@@ -114,7 +114,7 @@ def test_choosing_by_predicted_speedup_costs_little_and_orders_pairs(shipped: li
     ]
     apart = [(measured > 0) == (predicted > 0) for measured, predicted in pairs if abs(measured) > math.log(1.05)]
     assert len(apart) > 200
-    assert np.mean(apart) > 0.95
+    assert np.mean(apart) >= 0.96
 
 
 def test_shipped_constants_are_near_the_fit(fit_of_all: tuple[EngineFit, Fit]) -> None:
@@ -247,3 +247,15 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
 
 def test_shipped_cases_lie_in_the_package_data() -> None:
     assert (resources.folder("published_cases") / "cases.csv").exists()
+
+
+def test_shipped_correlations_are_those_of_the_fit(fit_of_all: tuple[EngineFit, Fit]) -> None:
+    """`validate --published --refit` writes them beside the constants."""
+    from simulator.serving_engine import find_engine
+
+    _, fit = fit_of_all
+    for engine in {engine for constant in CONSTANTS for engine in constant.engines}:
+        shipped, found = find_engine(engine).correlations, fit.correlations(engine)
+        for first, others in found.items():
+            for second, value in others.items():
+                assert shipped.get(first, {}).get(second, 0.0) == pytest.approx(value, abs=0.1), (engine, first, second)

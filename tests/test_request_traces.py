@@ -108,9 +108,47 @@ def test_a_trace_by_path_is_the_workload_request_by_request(shipped: Shipped) ->
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951691,396,109\n"
 GENERIC = "arrival_s,prompt_tokens,output_tokens\n0,374,44\n4.3145791,396,109\n"
 MOONCAKE = (
-    '{"timestamp": 1000, "input_length": 374, "output_length": 44, "hash_ids": [0, 1]}\n'
-    '{"timestamp": 5314.5791, "input_length": 396, "output_length": 109}\n'
+    '{"timestamp": 1000, "input_length": 374, "output_length": 44, "hash_ids": [0]}\n'
+    '{"timestamp": 5314.5791, "input_length": 396, "output_length": 109, "hash_ids": [1]}\n'
 )
+
+
+def hashed(*lines: tuple[int, int, list[int]]) -> str:
+    return "".join(
+        f'{{"timestamp": {ms}, "input_length": {tokens}, "output_length": 5, "hash_ids": {ids}}}\n' for ms, tokens, ids in lines
+    )
+
+
+def test_hash_ids_say_which_prompts_begin_alike(tmp_path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(hashed((2000, 1000, [4, 9]), (1000, 600, [4, 7]), (3000, 1024, [4, 9])))
+    trace = read_request_trace(path)
+    assert trace.prompt_texts is not None
+    assert [trace.prompt_texts.of(index) for index in range(3)] == [[4, 7], [4, 9], [4, 9]]  # in order of arrival
+    text = f"{{arrivals: {{process: trace}}, requests: {{trace: {path}}}}}"
+    spec: WorkloadSpec = check(WorkloadSpec, parse_yaml(text, "s.yaml"))
+    first, second, third = (request.content for request in requests_of(spec, 1, trace))
+    assert first[0] == second[0] == third[0] == (first[0][0], 512)
+    assert [sum(tokens for _, tokens in content) for content in (first, second, third)] == [605, 1005, 1029]
+    assert first[1] != second[1]
+    assert second[1][0] == third[1][0]  # the same text, cut shorter
+    assert len({content[-1] for content in (first, second, third)}) == 3  # answers are like no other
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([(0, 1000, [1])], ":1: hash_ids: must hold 2 ids, one for each 512 of the 1000 tokens (got 1)"),
+        ([(0, 100, [-1])], ":1: hash_ids: must be a list of whole numbers from 0"),
+        ([(0, 100, [1]), (1, 100, None)], ":2: hash_ids: must be a list of whole numbers from 0, on every line or on none"),
+    ],
+)
+def test_hash_ids_that_cannot_be_are_refused_with_their_line(tmp_path, lines, expected) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text(hashed(*lines).replace("None", "null"))
+    with pytest.raises(SpecError) as caught:
+        read_request_trace(path)
+    assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize("text", [AZURE, GENERIC, MOONCAKE], ids=["azure", "generic", "mooncake"])

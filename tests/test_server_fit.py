@@ -150,7 +150,6 @@ def test_one_gamma_cannot_tell_a_round_from_its_draft_passes() -> None:
         ([bench(1), bench(8)], "with speculation too"),
         ([bench(1, 3), bench(8, 3)], "without speculation too"),
         ([bench(1, 0, None), bench(1, 3)], "mean time per output token"),
-        ([bench(1, 0, total_input_tokens=None), bench(1, 3)], "prompt_tokens_mean"),
     ],
 )
 def test_runs_that_say_nothing_of_an_engine_are_refused(runs: Sequence[dict[str, Any]], words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -273,6 +274,10 @@ SPREAD = {
     "parallel": {"data_parallel_size": 4, "expert_parallel": True, "nodes": 2},
     "speculation": {"method": "eagle3", "num_speculative_tokens": 3},
 }
+SHARING = {**LONG, "shared_prefix_tokens": 400}
+SESSIONS = {**workload(rate_per_s=8.0), "sessions": {"turns": 3, "think_time_s": 0.5}}
+IMPATIENT = workload(rate_per_s=8.0, output={"distribution": "uniform", "low": 10, "high": 300})
+SWAPPING = {**TIGHT, "limits": {"preemption": "swap"}}
 APART = {"hardware": "rtx_4090", "link_latency_s": 0.0002}
 ELSEWHERE = {"speculation": {**SMALL_DRAFT, "draft_device": APART}}
 HYBRID = {
@@ -307,6 +312,7 @@ BINDING = {
     "hardware.walk_copy_s_per_byte": (WALKED, {**WALKED, "hardware": {"base": "rtx_4090", "walk_copy_s_per_byte": 1e-10}}),
     "hardware.walk_copy_free_bytes": ({**WALKED, "hardware": {"base": "rtx_4090", "walk_copy_s_per_byte": 1e-10}}, {**WALKED, "hardware": {"base": "rtx_4090", "walk_copy_s_per_byte": 1e-10, "walk_copy_free_bytes": 1e6}}),
     "hardware.elementwise_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "elementwise_overhead_s": 1e-5}}),
+    "hardware.sampling_bandwidth_fraction": ({}, {"hardware": {"base": "h100_sxm", "sampling_bandwidth_fraction": 0.1}}),
     "engine": ({}, {"engine": "sglang"}),
     "parallel.tensor_parallel_size": ({}, {"parallel": {"tensor_parallel_size": 2}}),
     "parallel.draft_tensor_parallel_size": ({"parallel": {"tensor_parallel_size": 4}}, {"parallel": {"tensor_parallel_size": 4, "draft_tensor_parallel_size": 1}}),
@@ -337,6 +343,7 @@ BINDING = {
     "acceptance.acceptance_rates_per_position": ({}, {"acceptance": {"acceptance_rates_per_position": [0.9, 0.5, 0.4]}}),
     "acceptance.mean_acceptance_length": ({}, {"acceptance": {"mean_acceptance_length": 2.0}}),
     "acceptance.proposal_rate": (NGRAM, {"acceptance": {"acceptance_rate": 0.7, "proposal_rate": 0.5}}),
+    "acceptance.structured_output": ({}, {"acceptance": {"acceptance_rate": 0.7, "structured_output": {"forced_share": 0.4, "grammar_aware_drafter": False}}}),
     "acceptance.request_spread": ({}, {"acceptance": {"acceptance_rate": 0.7, "request_spread": 0.15}}),
     "workload.arrivals.process": ({}, {"workload": workload("constant", rate_per_s=8.0)}),
     "workload.arrivals.rate_per_s": ({}, {"workload": workload(rate_per_s=9.0)}),
@@ -350,6 +357,15 @@ BINDING = {
     "limits.gpu_memory_utilization": (TIGHT, {"limits": {"gpu_memory_utilization": 0.96}}),
     "limits.max_model_len": ({"workload": LONG}, {"limits": {"max_model_len": 1200}}),
     "seed": ({}, {"seed": 6}),
+    "workload.shared_prefix_tokens": ({"workload": LONG}, {"workload": SHARING}),
+    "workload.sessions": ({}, {"workload": SESSIONS}),
+    "workload.sessions.turns": ({"workload": SESSIONS}, {"workload": {**SESSIONS, "sessions": {"turns": 4, "think_time_s": 0.5}}}),
+    "workload.sessions.think_time_s": ({"workload": SESSIONS}, {"workload": {**SESSIONS, "sessions": {"turns": 3, "think_time_s": 0.7}}}),
+    "workload.time_out_s": ({"workload": IMPATIENT}, {"workload": {**IMPATIENT, "time_out_s": 0.6}}),
+    "limits.prefix_caching": ({"workload": SHARING}, {"workload": SHARING, "limits": {"prefix_caching": False}}),
+    "limits.preemption": (TIGHT, SWAPPING),
+    "limits.swap_space_bytes": (SWAPPING, {**TIGHT, "limits": {"preemption": "swap", "swap_space_bytes": 1e8}}),
+    "hardware.host_link_bandwidth_bytes_per_s": (SWAPPING, {**SWAPPING, "hardware": {**TIGHT["hardware"], "host_link_bandwidth_bytes_per_s": 1e9}}),
     "speculation.draft_layers": ({"speculation": LAYER_SKIP}, {"speculation": {**LAYER_SKIP, "draft_layers": 16}}),
     "speculation.draft_kv_tokens": ({"speculation": SPARSE_KV, "workload": LONG}, {"speculation": {**SPARSE_KV, "draft_kv_tokens": 64}, "workload": LONG}),
     "hardware.expert_bandwidth_fraction": (MOE, {**MOE, "hardware": {"base": "h200_sxm", "expert_bandwidth_fraction": 0.5}}),
@@ -367,15 +383,16 @@ SLOWER = (
     "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.gemm_wave_power", "hardware.attention_overhead_s",
     "hardware.attention_bandwidth_fraction", "hardware.attention_flops_fraction", "hardware.attention_wave_s",
     "hardware.walk_overhead_s", "hardware.walk_s_per_token", "hardware.walk_row_s_per_token", "hardware.walk_fixed_s",
-    "hardware.walk_copy_s_per_byte", "hardware.elementwise_overhead_s",
+    "hardware.walk_copy_s_per_byte", "hardware.elementwise_overhead_s", "hardware.sampling_bandwidth_fraction",
     "speculation.drafter", "acceptance.acceptance_rate", "acceptance.mean_acceptance_length", "acceptance.proposal_rate",
     "workload.arrivals.rate_per_s", "workload.arrivals.users", "workload.lengths", "limits.max_num_seqs", "speculation.draft_layers",
     "hardware.expert_bandwidth_fraction", "hardware.expert_overhead_s", "hardware.state_overhead_s", "hardware.state_row_s",
+    "acceptance.structured_output", "limits.prefix_caching", "hardware.host_link_bandwidth_bytes_per_s",
 )  # fmt: skip
 FASTER = (
     "hardware", "hardware.memory_bytes", "parallel.tensor_parallel_size", "target.weights", "target.kv_cache",
     "speculation.drafter_weights", "limits.gpu_memory_utilization", "speculation.draft_kv_tokens", "hardware.expert_row_correlation",
-    "hardware.grouped_routing_correlation", "hardware.walk_copy_free_bytes",
+    "hardware.grouped_routing_correlation", "hardware.walk_copy_free_bytes", "workload.shared_prefix_tokens",
 )  # fmt: skip
 
 
@@ -544,10 +561,8 @@ def test_a_one_token_answer_meets_any_limit_on_time_per_token():
 
 def test_a_scaled_round_leaves_prompts_as_they_are():
     """The doubt of R is of decoding: prefills, the draft's included, take the same time however wide it is."""
-    from simulator.simulation import _ScaledRounds
-
     pricer = scenario().deployment.pricer()
-    scaled = _ScaledRounds(pricer, 1.5)
+    scaled = replace(pricer, round_scale=1.5)
     base, more = pricer.price([(500, 3)] * 4, [(256, 0)], 1), scaled.price([(500, 3)] * 4, [(256, 0)], 1)
     assert [name for name, _ in base.terms] == [name for name, _ in more.terms]
     names = {name for name, _ in base.terms}
@@ -580,7 +595,7 @@ def test_a_schedule_by_batch_is_reported_at_the_gamma_of_the_mean_batch():
     assert two.batch > 4
     assert two.round.num_speculative_tokens == 2
     assert two.r.value == pytest.approx(alone.r.value, rel=0.02)
-    assert "γ = 2, which the schedule drafts" in two.remark
+    assert "γ = 2, which the policy drafts" in two.remark
     off = compared([1, 4, 5])
     assert off.round.num_speculative_tokens == 5
     assert "drafts nothing at the mean batch" in off.remark

@@ -32,6 +32,13 @@ class AcceptancePath:
         self._runs: list[int] = []
         self._limits: list[int] = []
 
+    def changed(self, change: Callable[[Flags, int, int], Flags]) -> AcceptancePath:
+        """The same proposals with other flags: `change(flags, positions, depth)`."""
+        own = self._flags
+        return AcceptancePath(
+            lambda positions, depth: change(own(positions, depth), positions, depth), self._output_tokens, self._proposals
+        )
+
     def accepted(self, position: int, drafted: int) -> int:
         """How many of `drafted` drafts are accepted in a round that starts after `position` emitted tokens."""
         if drafted > self._depth or position >= self._positions:

@@ -13,6 +13,7 @@ from simulator import resources
 from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, PerPositionAcceptance
 from simulator.acceptance.population import BetaAcceptance, spread_over_requests
 from simulator.acceptance.profiles import Profile, RatesSpec, read_profile
+from simulator.acceptance.structured import StructuredOutputSpec, structured
 from simulator.acceptance.trace_files import SUFFIXES, read_trace_file
 from simulator.acceptance.traces import TraceAcceptance
 from simulator.acceptance.trees import NOT_A_CHAIN, TreeRatesSpec, names, tree_law
@@ -31,7 +32,8 @@ _LAWS = (
 
 
 class AcceptanceSpec(RatesSpec):
-    """How drafts are accepted: exactly one way of saying it, refined by `domain`, `proposal_rate`, `request_spread`."""
+    """How drafts are accepted: exactly one way of saying it, refined by `domain`, `proposal_rate`, `request_spread`,
+    `structured_output`."""
 
     profile: str | None = Field(None, description="id or path of an acceptance profile")
     mean_acceptance_length: Annotated[float, Field(ge=1)] | None = Field(
@@ -45,6 +47,8 @@ class AcceptanceSpec(RatesSpec):
     request_spread: Annotated[float, Field(ge=0.001, lt=0.5)] | None = Field(
         None, description="sd between requests of the rate at which their first draft is accepted"
     )
+
+    structured_output: StructuredOutputSpec | None = Field(None, description="positions whose token a grammar forces")
 
     @model_validator(mode="after")
     def _one_law(self) -> Self:
@@ -115,7 +119,7 @@ def resolve_acceptance(
         law = _stated_law(spec, place, num_speculative_tokens)
         warning = law.extrapolated(num_speculative_tokens)
         resolved = ResolvedAcceptance(law, "stated in the scenario", (warning,) if warning else ())
-    return resolved if spec.request_spread is None else _spread(spec, place, resolved)
+    return _with_forced(spec, resolved if spec.request_spread is None else _spread(spec, place, resolved))
 
 
 def resolve_tree_acceptance(
@@ -133,7 +137,14 @@ def resolve_tree_acceptance(
         resolved = _tree_from_profile(spec, place, tree)
     else:
         resolved = ResolvedAcceptance(_stated_tree_law(spec, place, tree, alone), "stated in the scenario")
-    return resolved if spec.request_spread is None else _spread(spec, place, resolved)
+    return _with_forced(spec, resolved if spec.request_spread is None else _spread(spec, place, resolved))
+
+
+def _with_forced(spec: AcceptanceSpec, resolved: ResolvedAcceptance) -> ResolvedAcceptance:
+    output = spec.structured_output
+    if output is None:
+        return resolved
+    return dataclasses.replace(resolved, law=structured(resolved.law, output), source=f"{resolved.source}; {output.sentence()}")
 
 
 def _stated_tree_law(spec: AcceptanceSpec, place: _Place, tree: Tree, alone: bool) -> AcceptanceLaw:

@@ -89,6 +89,8 @@ def explain(
         print_sentence(console, sentence)
     console.print()
     print_table(console, *reports.doubt_table(answer))
+    for sentence in reports.doubt_sentences(answer):
+        print_sentence(console, sentence)
     print_notes(console, [], answer.warnings)
     if out is not None:
         console.print(f"Report and figures: {out}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from simulator.architecture import ModelArchitecture
-from simulator.cost.drafting import Drafter
+from simulator.cost.drafting import CACHED_METHODS, Drafter
 from simulator.cost.forward import ForwardCost
 from simulator.cost.parallelism import ONE_GROUP, Parallelism
 from simulator.cost.remote_draft import RemoteDraft
@@ -45,6 +45,11 @@ class Deployment:
     def separate_drafter(self) -> ModelArchitecture | None:
         """The drafter where it has weights and a cache of its own; a target that drafts for itself has not."""
         return None if self.method in SELF_METHODS else self.drafter
+
+    @property
+    def keeps_draft_cache(self) -> bool:
+        """Whether the drafter has a KV cache of its own."""
+        return self.separate_drafter is not None and self.method in CACHED_METHODS
 
     @property
     def devices(self) -> int:
@@ -156,6 +161,14 @@ class Deployment:
     def kv_tokens(self, memory_utilization: float) -> int:
         """Tokens that all data-parallel ranks hold together."""
         return self.kv_blocks(memory_utilization) * self.engine.block_tokens * self.parallelism.data_parallel_size
+
+    def host_blocks(self, swap_space_bytes: float) -> int:
+        """Blocks of one data-parallel rank for which the host keeps so many bytes for each device."""
+        return int(swap_space_bytes // (self.engine.block_tokens * self.kv_bytes_per_token()))
+
+    def host_block_s(self) -> float:
+        """Seconds to move a block between the devices and the host: each device moves its part over its own link."""
+        return self.engine.block_tokens * self.kv_bytes_per_token() / self.hardware.host_link.value
 
     def draft_device_binds(self, memory_utilization: float) -> bool:
         """Whether a draft's own device holds fewer tokens than the target's devices."""

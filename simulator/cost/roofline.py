@@ -76,11 +76,12 @@ def gemms(
     tile = rates.tile_rows
     # Small batches run in small tiles, whose padding never shows behind the weight stream.
     padded = math.ceil(rows / tile) * tile if rows > tile else rows
+    flops_per_s = rates.flops_per_s if row_law is None else row_law.arithmetic(rows) * rates.flops_per_s
     factor = 1.0 if rates.row_factors is None or row_law is not None else rates.row_factors.at(rows)
     total_s, by_bound = 0.0, {}  # type: float, dict[Bound, float]
     for n, k, count in matrices:
         memory_s = (weight_bytes * n * k + 2.0 * rows * (n + k)) / rates.bandwidth_bytes_per_s
-        compute_s = 2.0 * padded * n * k / rates.flops_per_s
+        compute_s = 2.0 * padded * n * k / flops_per_s
         if rates.wave_power > 0:
             compute_s *= wave_stretch(rows, n, tile, hardware.profile.compute_units) ** rates.wave_power
         seconds = count * (overhead_s + factor * smooth_maximum(memory_s, compute_s, smoothness))
@@ -155,6 +156,11 @@ def grouped_gemm(
 def elementwise_s(moved_bytes: float, hardware: Hardware) -> float:
     """One small kernel: its launch slot, or its bytes where they take longer."""
     return max(hardware.coefficients.elementwise_overhead_s.value, moved_bytes / hardware.bandwidth_bytes_per_s)
+
+
+def logits_s(rows: float, vocab_size: int, passes: float, hardware: Hardware) -> float:
+    """Passes over the logits of `rows` in 32 bit: casts, softmax, arg-max, comparisons."""
+    return passes * 4.0 * rows * vocab_size / hardware.sampling_bandwidth_bytes_per_s
 
 
 def split_kv_attention(kv_bytes: float, blocks: float, flops: float, hardware: Hardware) -> Operation:

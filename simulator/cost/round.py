@@ -15,7 +15,7 @@ from simulator.cost.alike import AlikeRounds, PromptsBeside
 from simulator.cost.drafting import FUSING_METHODS, Drafter, draft_prefill_terms, drafting_terms, idle_terms
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, PassCost, dominant_bound, uniform_pass
 from simulator.cost.parallelism import fullest_prompts, share
-from simulator.cost.roofline import Bound
+from simulator.cost.roofline import Bound, logits_s
 from simulator.cost.tape import Tape, added, larger
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import SELF_METHODS
@@ -239,8 +239,15 @@ class StepPricer:
             total_s += self.price((), ((new, before),), int(before + new == prompt_tokens)).seconds
         return total_s
 
-    def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> StepCost:
-        """One engine step. decode: (context, drafted) per sequence; prefill: (new tokens, cached before) per chunk.
+    def price(
+        self,
+        decode: Sequence[tuple[int, int]],
+        prefill: Sequence[tuple[int, int]],
+        prompts_finished: int,
+        draft_prefill: Sequence[tuple[int, int]] = (),
+    ) -> StepCost:
+        """One engine step. decode: (context, drafted) per sequence; prefill: (new tokens, cached before) per chunk, and
+        draft_prefill what the drafter computes of them where that is not the same.
 
         Over several ranks and stages it is the step of the whole deployment, as in `round`.
         """
@@ -269,7 +276,7 @@ class StepPricer:
         named = self._scaled(_named(terms))
         if prefill:
             mixed = asked._replace(prefill=tuple(prefill), logit_rows=asked.logit_rows + prompts_finished, load=mixed_load)
-            named += self._prefill_terms(mixed, _target_s(own), bool(drafting))
+            named += self._prefill_terms(mixed, _target_s(own), bool(drafting), draft_prefill)
         return StepCost(added(seconds for _, seconds in named), tuple(named))
 
     def _scaled(self, named: list[tuple[str, float]]) -> list[tuple[str, float]]:
@@ -311,10 +318,11 @@ class StepPricer:
         target_s: float,
         prefill: Sequence[tuple[int, int]],
         prompts_finished: int,
+        draft_prefill: Sequence[tuple[int, int]] = (),
     ) -> list[tuple[str, float]]:
         _, prefill, prompts_finished, _ = self._fullest((), prefill, prompts_finished)
         mixed = self._alike_pass(sequences, drafted, context, windowed, longest, tuple(prefill), prompts_finished)
-        return self._prefill_terms(mixed, target_s, drafted > 0)
+        return self._prefill_terms(mixed, target_s, drafted > 0, draft_prefill)
 
     def _alike_pass(
         self,
@@ -379,27 +387,32 @@ class StepPricer:
         rows = len(decode) + drafted_tokens
         return ForwardPass(len(decode), rows, total, windowed if window else total, longest, (), rows)
 
-    def _prefill_terms(self, mixed: ForwardPass, target_s: float, speculative: bool) -> list[tuple[str, float]]:
+    def _prefill_terms(
+        self, mixed: ForwardPass, target_s: float, speculative: bool, draft_prefill: Sequence[tuple[int, int]] = ()
+    ) -> list[tuple[str, float]]:
         """What the prompts add: the mixed pass less `target_s`, the pass without them, and the draft's own prefill."""
+        drafts_of = tuple(self._fullest((), draft_prefill, 0)[1]) or mixed.prefill
         if self.drafter is not None and self.target.engine.drafting_prompts_alone:
-            return self._prompts_alone(mixed.prefill)
+            return self._prompts_alone(mixed.prefill, drafts_of)
         mixed_s = added([term.seconds for term in self._pass_terms(mixed, speculative)])
         named = [("prefill", mixed_s - target_s)]
         if self.drafter is not None:
-            drafts = draft_prefill_terms(self.drafter, mixed.prefill, mixed.load)
+            drafts = draft_prefill_terms(self.drafter, drafts_of, mixed.load)
             # A device of its own takes in the prompt while the target does.
             beside_s = named[0][1] if self.drafter.remote is not None else 0.0
             named += [(term.name, larger(term.seconds - beside_s, 0.0)) for term in drafts]
         return named
 
-    def _prompts_alone(self, prefill: tuple[tuple[int, int], ...]) -> list[tuple[str, float]]:
+    def _prompts_alone(
+        self, prefill: tuple[tuple[int, int], ...], drafts_of: tuple[tuple[int, int], ...]
+    ) -> list[tuple[str, float]]:
         """Each chunk as a pass of its own, with its draft's."""
         assert self.drafter is not None
         named = []
-        for chunk in prefill:
+        for chunk, draft_chunk in zip(prefill, drafts_of, strict=True):
             asked = ForwardPass(0, 0, 0.0, 0.0, 0.0, (chunk,), 1)
             named.append(("prefill", added([term.seconds for term in self._pass_terms(asked, False)])))
-            named += [(term.name, term.seconds) for term in draft_prefill_terms(self.drafter, (chunk,))]
+            named += [(term.name, term.seconds) for term in draft_prefill_terms(self.drafter, (draft_chunk,))]
         return named
 
     def _pass_terms(self, asked: ForwardPass, speculative: bool) -> list[CostTerm]:
@@ -408,9 +421,9 @@ class StepPricer:
         requests = asked.sequences + len(asked.prefill)
         host_s = engine.step_overhead_s.value + requests * engine.request_overhead_s.value
         passes = (engine.rejection_passes if speculative else engine.sampler_passes).value
-        logits_bytes = 4.0 * asked.logit_rows * self.target.architecture.vocab_size
+        sampling_s = logits_s(asked.logit_rows, self.target.architecture.vocab_size, passes, hardware)
         terms = [
-            CostTerm("sampling", passes * logits_bytes / hardware.bandwidth_bytes_per_s, "memory"),
+            CostTerm("sampling", sampling_s, "memory"),
             CostTerm("host", host_s, "host"),
         ]
         if speculative:

@@ -1,14 +1,15 @@
 """How sure R is: the doubt of every coefficient, propagated to first order, and narrowed by a measured plain step.
 
-ln R ≈ ln R₀ + Σ Jᵢ zᵢ with independent zᵢ ~ N(0, 1), one for each coefficient or doubted datasheet peak, plus a floor for
-what the model leaves out. A measured plain step updates the zᵢ (linear Gaussian conditioning), so that it moves R only through
-the physical constants that it speaks about.
+ln R ≈ ln R₀ + Σ Jᵢ zᵢ with zᵢ ~ N(0, 1), one for each coefficient or doubted datasheet peak, plus a floor for what the model
+leaves out. The zᵢ are independent, but for constants that one fit gave: runs tell their sums better than each of them, and the
+fit's correlations keep that. A measured plain step updates the zᵢ (linear Gaussian conditioning), so that it moves R only
+through the physical constants that it speaks about.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -56,10 +57,12 @@ class UncertainPricer:
     full_acceptance_rate: float = 0.5
     base: StepPricer = field(init=False)
     shifted: tuple[tuple[str, StepPricer], ...] = field(init=False)
+    correlation: NDArray[np.float64] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "base", self.deployment.pricer(self.full_acceptance_rate))
         object.__setattr__(self, "shifted", tuple(self._shifted()))
+        object.__setattr__(self, "correlation", _correlation(self.deployment, [name for name, _ in self.shifted]))
 
     def _shifted(self) -> Iterator[tuple[str, StepPricer]]:
         for name, shifted in _shifts(self.deployment):
@@ -87,7 +90,7 @@ class UncertainPricer:
     def log_std(self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0) -> float:
         """One standard deviation of ln R, the noise floor included."""
         ratio, _ = self.sensitivities(gamma, batch, context, proposal_rate)
-        return math.hypot(float(np.linalg.norm(ratio)), self.floor_std)
+        return math.hypot(math.sqrt(self._covariance(ratio, ratio)), self.floor_std)
 
     def given_plain_step(
         self, measured_s: float, gamma: int, batch: int, context: float, proposal_rate: float = 1.0
@@ -96,10 +99,30 @@ class UncertainPricer:
         ratio, plain = self.sensitivities(gamma, batch, context, proposal_rate)
         base = self.base.round(gamma, batch, context, proposal_rate)
         surprise = math.log(measured_s / base.plain_step_s)
-        variance = float(plain @ plain) + STEP_NOISE_STD**2
-        gain = float(ratio @ plain) / variance
-        left = float(ratio @ ratio) - gain * float(ratio @ plain)
+        shared = self._covariance(ratio, plain)
+        gain = shared / (self._covariance(plain, plain) + STEP_NOISE_STD**2)
+        left = self._covariance(ratio, ratio) - gain * shared
         return gain * surprise, math.hypot(math.sqrt(max(left, 0.0)), self.floor_std)
+
+    def _covariance(self, first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+        """Of two quantities, by their sensitivities; a variance is none below 0."""
+        found = float(first @ self.correlation @ second)
+        return max(found, 0.0) if first is second else found
+
+
+def _correlation(deployment: Deployment, names: Sequence[str]) -> NDArray[np.float64]:
+    """Between the doubts of these quantities: those of one fit as the engine's profile states, others independent.
+
+    A coefficient that the device's own profile states is not of that fit.
+    """
+    engine, own = deployment.engine, deployment.hardware.profile.coefficients
+    found = np.eye(len(names))
+    place = {name: index for index, name in enumerate(names) if name not in own}
+    for first, others in engine.correlations.items():
+        for second, value in others.items():
+            if first in place and second in place:
+                found[place[first], place[second]] = found[place[second], place[first]] = value
+    return found
 
 
 def links(deployment: Deployment) -> dict[str, Quantity]:

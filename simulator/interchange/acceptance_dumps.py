@@ -100,7 +100,8 @@ def _by_length(found: Collector, values: object, key: str) -> dict[int, float]:
     result = {}
     for length, value in values.items():
         good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-        if not str(length).isdigit() or not 1 <= int(length) <= 1024 or not good:
+        whole = str(length).isdecimal() and len(str(length)) < 5
+        if not whole or not 1 <= int(length) <= 1024 or not good:
             found.problem(key, "must have whole lengths from 1 on and finite numbers", f"{length}: {value}"[:60])
         else:
             result[int(length)] = float(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from simulator.interchange import (
     acceptance_dumps,
     engine_flags,
     llamacpp,
+    measured_file,
     prometheus,
     sglang,
     step_costs,
@@ -33,6 +35,7 @@ _READERS: dict[str, Callable[[Path], Iterator[ObservedRun]]] = {
     llamacpp.TEXT_FORMAT: llamacpp.read_text,
     llamacpp.RESPONSE_FORMAT: llamacpp.read_responses,
     acceptance_dumps.FORMAT: acceptance_dumps.read,
+    measured_file.FORMAT: measured_file.read,
 }
 FORMATS = tuple(_READERS)
 COMMAND, TRTLLM_CONFIG = "server-command", "trtllm-config"
@@ -63,19 +66,14 @@ def format_of(path: str | Path) -> str:
     if Path(path).is_dir():
         return vllm_bench.FORMAT
     start = next((text for _, text in lines(path) if text.strip()), "").lstrip()
-    if start.startswith(("{", "[")):  # or a log whose lines begin with a time in brackets
-        try:
-            _, value = next(json_objects(path))
-        except SpecError:
-            if start.startswith("{"):
-                raise
-        else:
-            first = value[0] if isinstance(value, list) and value else value
-            for test, name in _JSON:
-                if test(first):
-                    return name
+    if re.match(r"\{|\[\s*($|[\[{])", start):  # and not a log whose lines begin with a time in brackets
+        _, value = next(json_objects(path))
+        first = value[0] if isinstance(value, list) and value else value
+        for test, name in _JSON:
+            if test(first):
+                return name
     if Path(path).suffix in (".yaml", ".yml"):
-        return TRTLLM_CONFIG
+        return measured_file.FORMAT if measured_file.is_measured(Path(path)) else TRTLLM_CONFIG
     for _, text in lines(path):
         for of_line, name in _TEXT:
             if of_line(text):

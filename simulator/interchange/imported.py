@@ -135,7 +135,7 @@ def scenario(
     Without acceptance in the runs it asks for the break-even. Raises `SpecError` for everything that is missing.
     """
     speculative = next((run for run in runs if run.speculative), None)
-    traffic = next((run for run in runs if not run.speculative and _has_traffic(run)), speculative)
+    traffic = next((run for run in runs if not run.speculative and holds_traffic(run)), speculative)
     parts = _sections(settings, server, speculative)
     missing = [
         flag
@@ -145,7 +145,7 @@ def scenario(
             ("target", parts["target"].get("model")),
             ("method", parts["speculation"].get("method")),
             ("num-speculative-tokens", parts["speculation"].keys() & {"num_speculative_tokens", "by_batch", "tree"}),
-            ("workload", settings.workload or trace_file or (traffic is not None and _has_traffic(traffic))),
+            ("workload", settings.workload or trace_file or (traffic is not None and holds_traffic(traffic))),
         )
         if not known
     ]
@@ -191,7 +191,8 @@ def _sections(settings: Settings, server: ServerSettings | None, speculative: Ob
     return parts
 
 
-def _has_traffic(run: ObservedRun) -> bool:
+def holds_traffic(run: ObservedRun) -> bool:
+    """Whether the run says how many requests of which length it served."""
     return bool(run.value("completed")) and run.value("prompt_tokens_mean") is not None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.acceptance.rates import AcceptanceCounters
-from simulator.interchange.observed import Collector, ObservedRun, json_objects, lines
+from simulator.interchange.observed import Collector, ObservedRun, json_objects, lines, printed_number, whole_number
 from simulator.spec import Problem, SpecError
 
 TEXT_FORMAT, RESPONSE_FORMAT = "llamacpp-log", "llamacpp-responses"
@@ -73,16 +73,18 @@ def read_text(path: str | Path) -> Iterator[ObservedRun]:
     total = _Sum(Collector(str(path)))
     tool: dict[str, int] = {}
     pending: tuple[int, float] | None = None
-    for _, text in lines(path):
+    for number, text in lines(path):
+        where = f"{path}:{number}"
         for name, pattern in _TOOL.items():
             if match := pattern.match(text):
-                tool[name] = int(match[1])
+                tool[name] = whole_number(match[1], where, name)
         if match := _EVAL.search(text):
             if pending is not None:
                 total.add(*pending)
-            pending = int(match[2]), float(match[1]) / 1000
+            pending = whole_number(match[2], where, "eval time"), printed_number(match[1], where, "eval time") / 1000
         elif (match := _RATE.search(text)) and pending is not None:
-            total.add(*pending, drafted=int(match[2]), accepted=int(match[1]))
+            drafted, accepted = (whole_number(match[group], where, "draft acceptance rate") for group in (2, 1))
+            total.add(*pending, drafted=drafted, accepted=accepted)
             pending = None
     if {"n_predict", "n_drafted", "n_accept"} <= tool.keys():
         seconds = pending[1] if pending is not None else 0.0

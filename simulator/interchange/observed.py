@@ -15,8 +15,11 @@ from simulator.acceptance.rates import AcceptanceCounters
 from simulator.spec import Problem, SpecError, shown
 
 MAX_FILE_BYTES = 512 * 2**20
+# Values of a JSON file are held whole, in up to some twenty times its bytes.
+MAX_JSON_BYTES = 128 * 2**20
 MAX_LINE_CHARACTERS = 2**20
 _MAX_PROBLEMS = 20
+_MOST_DIGITS = 15
 # Printed to two decimals over a short window, so that engines' own numbers differ by this much from their counters.
 PRINTED_TOLERANCE = 0.03
 # A server's counters that cover more tokens than the benchmark received were moved by other traffic.
@@ -135,6 +138,24 @@ def counters(
         return None
 
 
+def whole_number(text: str, where: str, key: str) -> int:
+    """A count that a line prints. Raises `SpecError` where it has more digits than any count."""
+    if len(text) > _MOST_DIGITS:
+        raise SpecError([Problem(where, key, f"must be a whole number of at most {_MOST_DIGITS} digits", shown(text))])
+    return int(text)
+
+
+def printed_number(text: str, where: str, key: str) -> float:
+    """A number that a line prints, commas between thousands allowed. Raises `SpecError` where it is not finite or too large."""
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        value = math.nan
+    if not abs(value) < 10.0**_MOST_DIGITS:
+        raise SpecError([Problem(where, key, f"must be a finite number of at most {_MOST_DIGITS} digits", shown(text))])
+    return value
+
+
 def judged(run: ObservedRun, num_speculative_tokens: int | None = None) -> ObservedRun:
     """The run with γ settled (the file's, or the one given) and notes on what does not fit together.
 
@@ -205,16 +226,19 @@ def _against_counters(run: ObservedRun, gamma: int | None) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def opened(path: str | Path) -> TextIO:
-    """A text file to read. Raises `SpecError` where it is missing, a folder, too large or cannot be read."""
-    file = Path(path)
+def opened(path: str | Path, most_bytes: int | None = None) -> TextIO:
+    """A text file to read, in UTF-8 or, by its first bytes, in UTF-16 (what a shell of Windows writes). Raises `SpecError` where
+    it is missing, a folder, larger than `MAX_FILE_BYTES` or `most_bytes`, or cannot be read."""
+    file, most = Path(path), most_bytes or MAX_FILE_BYTES
     try:
         size = file.stat().st_size
         if file.is_dir():
             raise SpecError([Problem(str(path), "", "must be a file, not a folder")])
-        if size > MAX_FILE_BYTES:
-            raise SpecError([Problem(str(path), "", f"must be at most {MAX_FILE_BYTES // 2**20} MiB", f"{size / 2**20:.0f} MiB")])
-        return file.open(encoding="utf-8-sig", errors="replace", newline=None)
+        if size > most:
+            raise SpecError([Problem(str(path), "", f"must be at most {most // 2**20} MiB", f"{size / 2**20:.0f} MiB")])
+        with file.open("rb") as beginning:
+            wide = beginning.read(2) in (b"\xff\xfe", b"\xfe\xff")
+        return file.open(encoding="utf-16" if wide else "utf-8-sig", errors="replace", newline=None)
     except FileNotFoundError:
         raise SpecError([Problem(str(path), "", "no such file")]) from None
     except OSError as error:
@@ -240,7 +264,7 @@ def json_objects(path: str | Path) -> Iterator[tuple[int, Any]]:
     """
     import json
 
-    with opened(path) as file:
+    with opened(path, MAX_JSON_BYTES) as file:
         text = file.read()
     decoder, position, line, counted = json.JSONDecoder(), 0, 1, 0
     while True:

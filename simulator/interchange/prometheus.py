@@ -52,7 +52,7 @@ class Page:
         found = {}
         for (sample, labels), value in self.samples.items():
             position = dict(labels).get("position")
-            if sample == name and position is not None and position.isdigit():
+            if sample == name and position is not None and position.isdecimal() and len(position) < 5:
                 found[int(position)] = value
         return found
 

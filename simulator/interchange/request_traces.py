@@ -3,11 +3,11 @@
 Formats are told apart by their first line:
  - Azure LLM inference traces: CSV with ``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``;
  - BurstGPT: CSV with ``Timestamp`` (seconds), ``Request tokens``, ``Response tokens``; all its models are kept;
- - Mooncake: JSON lines with ``timestamp`` (milliseconds), ``input_length``, ``output_length``. ``hash_ids`` (shared prefixes)
-   are not used: every prompt is taken as new;
+ - Mooncake: JSON lines with ``timestamp`` (milliseconds), ``input_length``, ``output_length``, and ``hash_ids``, which name the
+   blocks of 512 tokens that a prompt is made of, so that prompts that begin with the same ids share that beginning;
  - any other: CSV with ``arrival_s``, ``prompt_tokens``, ``output_tokens``, or with the columns that the scenario names.
 Further columns are ignored. A request without prompt or output tokens (a failed call) is left out, and the trace's `notes`
-say how many. Reading is a stream: a request costs 24 bytes of memory, whatever its line holds.
+say how many. Reading is a stream: a request costs 24 bytes of memory, and 8 for each of its hash ids, whatever its line holds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import re
 import textwrap
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -28,7 +29,16 @@ import numpy as np
 from simulator import resources
 from simulator.interchange.untimed_requests import is_untimed, read_untimed
 from simulator.spec import Problem, SpecError, nearest, shown
-from simulator.workload import MAX_TOKENS, Floats, Integers, ProfileArrivals, RequestTrace, WorkloadProfile, load_workload_profile
+from simulator.workload import (
+    MAX_TOKENS,
+    Floats,
+    Integers,
+    ProfileArrivals,
+    PromptTexts,
+    RequestTrace,
+    WorkloadProfile,
+    load_workload_profile,
+)
 
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MOONCAKE = ("timestamp", "input_length", "output_length")
@@ -43,7 +53,10 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,400}")
 _NS = 1_000_000_000
 _BLOCK = 4096
 
-Row = tuple[int, int, int]  # arrival in nanoseconds, prompt tokens, output tokens
+# Tokens that a hash id stands for.
+HASH_BLOCK_TOKENS = 512
+
+Row = tuple[int, int, int, Sequence[int]]  # arrival in nanoseconds, prompt tokens, output tokens, hash ids
 Fields = Sequence[tuple[str, Any]]  # (name, value as read) of arrival, prompt, output
 
 
@@ -118,6 +131,8 @@ class _Reader:
     def __init__(self, source: str, names: Sequence[str] | None = None):
         self.source, self.names = source, names
         self.problems: list[Problem] = []
+        self._hash_ids: Any = None  # of the line read last
+        self._hashed: bool | None = None  # whether lines have them
 
     def problem(self, line: int, key: str, must: str, got: object = "", near: str = "") -> None:
         self.problems.append(Problem(f"{self.source}:{line}", key, must, shown(got), near))
@@ -136,7 +151,23 @@ class _Reader:
                 self.problem(line, arrival_name, time_ns, arrival)
                 continue
             tokens = self._tokens(line, prompt_name, prompt), self._tokens(line, output_name, output)
-            yield (time_ns, *tokens)
+            yield (time_ns, *tokens, self._texts(line, tokens[0]))
+
+    def _texts(self, line: int, prompt_tokens: int) -> Sequence[int]:
+        """The hash ids of a prompt, as many as it has blocks; none where the trace has none."""
+        ids, self._hash_ids = self._hash_ids, None
+        if self._hashed is None:
+            self._hashed = ids is not None
+        if ids is None and not self._hashed:
+            return ()
+        blocks = -(-prompt_tokens // HASH_BLOCK_TOKENS)
+        if not isinstance(ids, list) or not all(type(one) is int and 0 <= one < 2**62 for one in ids):
+            self.problem(line, "hash_ids", "must be a list of whole numbers from 0, on every line or on none", ids)
+            return ()
+        if len(ids) != blocks:
+            must = f"must hold {blocks} ids, one for each {HASH_BLOCK_TOKENS} of the {prompt_tokens} tokens"
+            self.problem(line, "hash_ids", must, len(ids))
+        return ids
 
     def _tokens(self, line: int, name: str, value: Any) -> int:
         if not _WHOLE.fullmatch(str(value)):
@@ -183,20 +214,24 @@ class _Reader:
             for name in missing:
                 self.problem(line, name, "must be given")
             if not missing:
+                self._hash_ids = record.get("hash_ids")
                 yield line, [(name, record[name]) for name in MOONCAKE]
 
 
 def _trace(reader: _Reader, file: TextIO) -> RequestTrace:
     """Rows go into flat arrays as they are read, so that a trace of gigabytes needs no list of its rows."""
-    arrival_ns, prompts, outputs = array("q"), array("q"), array("q")
+    arrival_ns, prompts, outputs, texts, text_ends = array("q"), array("q"), array("q"), array("q"), array("q")
     left_out = 0
-    for arrival, prompt, output in reader.rows(file):
+    for arrival, prompt, output, ids in reader.rows(file):
         if reader.problems:  # go on for the mistakes alone
             continue
         if prompt > 0 and output > 0:
             arrival_ns.append(arrival)
             prompts.append(prompt)
             outputs.append(output)
+            if ids:
+                texts.extend(ids)
+                text_ends.append(len(texts))
         else:
             left_out += 1
     if reader.problems:
@@ -205,12 +240,22 @@ def _trace(reader: _Reader, file: TextIO) -> RequestTrace:
         raise SpecError([Problem(reader.source, "", "must hold at least one request with prompt and output tokens")])
     notes = [f"{left_out} requests without prompt or output tokens were left out"] if left_out else []
     columns = [np.frombuffer(column, dtype=np.int64) for column in (arrival_ns, prompts, outputs)]
+    shared = _shared(texts, text_ends) if texts else None
     if (columns[0][1:] < columns[0][:-1]).any():
         notes.append("requests were not in order of arrival and have been sorted")
         order = np.argsort(columns[0], kind="stable")
         for column in columns:  # one copy at a time
             column[:] = column[order]
-    return RequestTrace(_seconds_in_place(columns[0]), columns[1], columns[2], reader.source, tuple(notes))
+        if shared is not None:
+            each = np.split(shared.texts, shared.ends[:-1])
+            shared = replace(
+                shared, texts=np.concatenate([each[i] for i in order]), ends=np.cumsum(np.diff(shared.ends, prepend=0)[order])
+            )
+    return RequestTrace(_seconds_in_place(columns[0]), columns[1], columns[2], reader.source, tuple(notes), prompt_texts=shared)
+
+
+def _shared(texts: array[int], ends: array[int]) -> PromptTexts:
+    return PromptTexts(np.frombuffer(texts, dtype=np.int64), np.frombuffer(ends, dtype=np.int64), HASH_BLOCK_TOKENS)
 
 
 def _seconds_in_place(arrival_ns: Integers) -> Floats:

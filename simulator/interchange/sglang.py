@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.acceptance.rates import AcceptanceCounters, sglang_acceptance_length
-from simulator.interchange.observed import Collector, ObservedRun, Reading, RequestArrays, json_objects, lines
+from simulator.interchange.observed import Collector, ObservedRun, Reading, RequestArrays, json_objects, lines, printed_number
 from simulator.spec import Problem, SpecError
 
 BENCH_FORMAT, LOG_FORMAT, RESPONSE_FORMAT = "sglang-bench", "sglang-log", "sglang-responses"
@@ -54,6 +54,8 @@ def bench(values: Mapping[str, Any], where: str) -> ObservedRun:
         ("max_concurrency", "max_concurrency"), ("concurrency", "concurrency_mean"),
     ):  # fmt: skip
         found.number(values, key, ours)
+    if isinstance(values.get("dataset_name"), str):
+        found.readings["dataset"] = Reading(values["dataset_name"], "dataset_name", where)
     rate = values.get("request_rate")
     if isinstance(rate, (int, float)) and not isinstance(rate, bool) and math.isfinite(rate):
         found.number(values, "request_rate", "request_rate_per_s")
@@ -123,43 +125,57 @@ def read_log(path: str | Path, draft_tokens: int | None = None) -> Iterator[Obse
     """One run: the decode lines of a server log. `draft_tokens` counts the root, as the server's flag does; needed where the
     lines print a rate and no length. Each line covers the same number of passes, so lines weigh alike. Raises `SpecError`."""
     found = Collector(str(path))
-    batches: list[dict[str, str]] = []
-    for _, text in lines(path):
-        if is_log(text):
-            batches.append({name: match[1] for name, pattern in _FIELDS.items() if (match := pattern.search(text))})
-    if not batches:
+    means = {name: _Mean() for name in _FIELDS}
+    decode_lines = eager = 0
+    for number, text in lines(path):
+        if not is_log(text):
+            continue
+        decode_lines += 1
+        for name, pattern in _FIELDS.items():
+            match = pattern.search(text)
+            if match is not None and name == "graph":
+                eager += match[1] == "False"
+            elif match is not None and match[1] != "nan":
+                means[name].add(printed_number(match[1], f"{path}:{number}", name))
+    if not decode_lines:
         raise SpecError([Problem(str(path), "", "must hold lines of SGLang such as 'Decode batch, #running-req: …'")])
-    notes = _acceptance_of_lines(found, batches, draft_tokens)
-    how = f"mean of {len(batches)} decode lines"
-    found.derived("concurrency_mean", _mean(batches, "running"), "#running-req", how)
-    throughput = _mean(batches, "throughput")
-    if throughput:
-        found.derived("output_tokens_per_s", throughput, "gen throughput", how)
-    eager = sum(batch.get("graph") == "False" for batch in batches)
+    notes = _acceptance_of_lines(found, means["length"], means["rate"], draft_tokens)
+    how = f"mean of {decode_lines} decode lines"
+    found.derived("concurrency_mean", means["running"].value, "#running-req", how)
+    if means["throughput"].value:
+        found.derived("output_tokens_per_s", means["throughput"].value, "gen throughput", how)
     if eager:
-        notes.append(f"{eager} of {len(batches)} decode lines ran without a CUDA graph")
+        notes.append(f"{eager} of {decode_lines} decode lines ran without a CUDA graph")
     found.raise_problems()
     return iter([ObservedRun(LOG_FORMAT, str(path), found.readings, None, None, tuple(notes))])
 
 
-def _mean(batches: list[dict[str, str]], name: str) -> float:
-    values = [float(batch[name]) for batch in batches if batch.get(name, "nan") != "nan"]
-    return sum(values) / len(values) if values else 0.0
+class _Mean:
+    """The mean of numbers that come one by one; 0 of none."""
+
+    def __init__(self) -> None:
+        self.sum, self.count = 0.0, 0
+
+    def add(self, value: float) -> None:
+        self.sum += value
+        self.count += 1
+
+    @property
+    def value(self) -> float:
+        return self.sum / self.count if self.count else 0.0
 
 
-def _acceptance_of_lines(found: Collector, batches: list[dict[str, str]], draft_tokens: int | None) -> list[str]:
+def _acceptance_of_lines(found: Collector, lengths: _Mean, rates: _Mean, draft_tokens: int | None) -> list[str]:
     """τ from the lengths; from rates alone only where the release's meaning of a rate can be told."""
-    lengths = [float(batch["length"]) for batch in batches if batch.get("length", "nan") != "nan"]
-    rates = [float(batch["rate"]) for batch in batches if batch.get("rate", "nan") != "nan"]
-    if lengths:
-        length = sum(lengths) / len(lengths)
-        found.derived("mean_acceptance_length", length, "accept len", f"bonus token included, mean of {len(lengths)} lines")
+    if lengths.count:
+        length = lengths.value
+        found.derived("mean_acceptance_length", length, "accept len", f"bonus token included, mean of {lengths.count} lines")
         if draft_tokens is not None:
             found.derived("num_speculative_tokens", draft_tokens - 1, "--draft-tokens", "a chain: draft tokens - 1, the root")
             if not 1 <= length <= draft_tokens:
                 found.problem("accept len", f"must be from 1 to {draft_tokens}, the draft tokens with the root", f"{length:.3g}")
-        return [_meaning_of_rate(lengths, rates, draft_tokens)] if rates and draft_tokens is not None else []
-    if rates:
+        return [_meaning_of_rate(length, rates.value, draft_tokens)] if rates.count and draft_tokens is not None else []
+    if rates.count:
         found.problem(
             "accept rate",
             "must stand beside accept len: releases differ in what it divides by, and neither can be told from the rate alone",
@@ -167,9 +183,8 @@ def _acceptance_of_lines(found: Collector, batches: list[dict[str, str]], draft_
     return []
 
 
-def _meaning_of_rate(lengths: list[float], rates: list[float], draft_tokens: int) -> str:
-    """Which of the two meanings the lines follow, told by which turns the rates into the lengths."""
-    rate, length = sum(rates) / len(rates), sum(lengths) / len(lengths)
+def _meaning_of_rate(length: float, rate: float, draft_tokens: int) -> str:
+    """Which of the two meanings the lines follow, told by which turns the mean rate into the mean length."""
     errors = {
         counts_root: abs(sglang_acceptance_length(rate, draft_tokens, counts_root=counts_root) - length)
         for counts_root in (True, False)

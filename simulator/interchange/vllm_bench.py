@@ -82,7 +82,7 @@ def _totals(found: Collector, values: Mapping[str, Any]) -> None:
             found.number(values, total, ours, 1 / completed, f"{total} / completed")
     elif completed is not None:
         found.problem("completed", "must be above 0: no request of this run was served", completed)
-    for key, ours in (("model_id", "target_model"), ("backend", "backend"), ("date", "date")):
+    for key, ours in (("model_id", "target_model"), ("backend", "backend"), ("date", "date"), ("dataset_name", "dataset")):
         if isinstance(values.get(key), str):
             found.readings[ours] = Reading(values[key], key, found.where)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from simulator.acceptance.rates import AcceptanceCounters
-from simulator.interchange.observed import Collector, ObservedRun, Reading, lines
+from simulator.interchange.observed import Collector, ObservedRun, Reading, lines, printed_number, whole_number
 from simulator.spec import Problem, SpecError
 
 FORMAT = "vllm-log"
@@ -59,12 +59,14 @@ class _Log:
         self.found = Collector(source)
         self.periods: list[_Period] = []
         self.since_start: tuple[int, dict[str, int]] | None = None
-        self.engine: list[tuple[float, int, int]] = []
-        self.unreadable = 0
+        self.restarts = 0
+        self.busy_lines, self.running, self.throughput = 0, 0, 0.0
+        self.engine_lines = self.unreadable = 0
 
     def take(self, number: int, text: str) -> None:
+        where = f"{self.source}:{number}"
         if "SpecDecoding metrics:" in text:
-            period = _period(text)
+            period = _period(text, where)
             if period is None:
                 self.unreadable += 1
             else:
@@ -72,34 +74,45 @@ class _Log:
         elif "Speculative metrics:" in text:
             values = {name: pattern.search(text) for name, pattern in _V0.items()}
             if all(values.values()):
-                self.since_start = number, {name: int(match[1]) for name, match in values.items() if match}
+                counted = {name: whole_number(match[1], where, "Speculative metrics") for name, match in values.items() if match}
+                if self.since_start is not None and counted["emitted"] < self.since_start[1]["emitted"]:
+                    self.restarts += 1
+                self.since_start = number, counted
         elif match := _ENGINE.search(text):
-            self.engine.append((_number(match[1]), int(match[2]), int(match[3])))
+            self.engine_lines += 1
+            if (running := whole_number(match[2], where, "Running")) > 0:
+                self.busy_lines += 1
+                self.running += running
+                self.throughput += printed_number(match[1], where, "Avg generation throughput")
         else:
             for ours, (pattern, scale, how) in _KV.items():
                 if match := pattern.search(text):
                     self.found.readings[ours] = Reading(
-                        _number(match[1]) * scale, "start-up line", f"{self.source}:{number}", how
+                        printed_number(match[1], where, "start-up line") * scale, "start-up line", where, how
                     )
 
     def run(self) -> ObservedRun:
         notes = [f"{self.unreadable} periods without drafts (nan) were left out"] if self.unreadable else []
+        if self.restarts:
+            notes.append(f"the server was started anew {self.restarts} times: its counts are those since the last start")
         counts = None
-        if self.periods:
+        if self.since_start is not None and (self.periods or self.unreadable):
+            must = "must not stand beside lines of V1 (SpecDecoding metrics): give the log of one server"
+            self.found.problem("Speculative metrics", must, f"line {self.since_start[0]}")
+        elif self.periods:
             counts = self._sum_of_periods()
         elif self.since_start is not None:
             counts = self._of_v0(*self.since_start)
         elif self.unreadable:
             self.found.problem("SpecDecoding metrics", "must have a period in which something was drafted", "nan only")
-        elif not self.engine:
+        elif not self.engine_lines:
             must = "must hold lines of vLLM such as 'SpecDecoding metrics: …' or 'Avg generation throughput: …'"
             raise SpecError([Problem(self.source, "", must)])
         self.found.raise_problems()
-        busy = [each for each in self.engine if each[1] > 0]
-        if busy:
-            how = f"mean of {len(busy)} lines with running requests"
-            self.found.derived("concurrency_mean", sum(each[1] for each in busy) / len(busy), "Running", how)
-            self.found.derived("output_tokens_per_s", sum(each[0] for each in busy) / len(busy), "Avg generation throughput", how)
+        if self.busy_lines:
+            how = f"mean of {self.busy_lines} lines with running requests"
+            self.found.derived("concurrency_mean", self.running / self.busy_lines, "Running", how)
+            self.found.derived("output_tokens_per_s", self.throughput / self.busy_lines, "Avg generation throughput", how)
         return ObservedRun(FORMAT, self.source, self.found.readings, counts, None, tuple(notes))
 
     def _sum_of_periods(self) -> AcceptanceCounters | None:
@@ -140,6 +153,8 @@ class _Log:
 class _Period:
     """One line's counters."""
 
+    __slots__ = ("accepted", "drafted", "length", "positions")
+
     def __init__(self, length: float, accepted: int, drafted: int, positions: tuple[float, ...]):
         self.length, self.accepted, self.drafted, self.positions = length, accepted, drafted, positions
 
@@ -150,15 +165,21 @@ class _Period:
         return self.accepted / (self.length - 1) if self.length > 1 else self.drafted / (gamma or 1)
 
 
-def _period(text: str) -> _Period | None:
-    """The counters of a line; None where a number is missing or nan, as in a period without drafts."""
+def _period(text: str, where: str) -> _Period | None:
+    """The counters of a line; None where a number is missing or nan, as in a period without drafts. Raises `SpecError`."""
     length, accepted, drafted = (pattern.search(text) for pattern in (_LENGTH, _ACCEPTED, _DRAFTED))
-    if length is None or accepted is None or drafted is None or length[1] == "nan" or _number(drafted[1]) < 1:
+    if length is None or accepted is None or drafted is None or "nan" in (length[1], accepted[1], drafted[1]):
         return None
+    mean, taken, proposed = (
+        printed_number(match[1], where, key)
+        for match, key in ((length, "Mean acceptance length"), (accepted, "Accepted"), (drafted, "Drafted"))
+    )
+    if proposed < 1:
+        return None
+    if not 0 <= taken <= proposed or mean < 1:
+        must = "must be possible: from 0 to Drafted accepted, a mean acceptance length of at least 1"
+        raise SpecError([Problem(where, "SpecDecoding metrics", must, f"{taken:g} of {proposed:g}, {mean:g}")])
     positions = _POSITIONS.search(text)
-    rates = tuple(float(rate) for rate in positions[1].split(", ")) if positions and "nan" not in positions[1] else ()
-    return _Period(_number(length[1]), round(_number(accepted[1])), round(_number(drafted[1])), rates)
-
-
-def _number(text: str) -> float:
-    return float(text.replace(",", ""))
+    listed = positions[1].split(", ") if positions and "nan" not in positions[1] else []
+    rates = tuple(printed_number(rate, where, "Per-position acceptance rate") for rate in listed)
+    return _Period(mean, round(taken), round(proposed), rates)

@@ -77,7 +77,7 @@ def speedup_figure(result: SimulationResult) -> Figure:
         "run without speculation; band: 80 % interval. Diamond: the whole simulation, where faster rounds also change the batch."
     )
     figure = new_figure(speedup_title(comparison), caption(result.scenario, reading))
-    runs = [other for other in result.comparisons if other.variant.shape == comparison.variant.shape]
+    runs = [other for other in result.comparisons if other.variant.drafting == comparison.variant.drafting]
     draw_speedup(figure.subplots(), comparison, runs)
     return figure
 

@@ -112,7 +112,7 @@ def break_even(
     if not deployment.speculative:
         raise ValueError("break-even needs a scenario with speculation")
     own = own_context(scenario)
-    contexts = contexts or _contexts_around(own, scenario.limits.max_model_len)
+    contexts = contexts or contexts_around(own, scenario.limits.max_model_len)
     batches = tuple(batch for batch in batches if batch <= scenario.limits.max_num_seqs)
     capacity = batching_rules(scenario, deployment).total_blocks * deployment.engine.block_tokens
     points, warnings = [], list(scenario.warnings)
@@ -137,7 +137,7 @@ def own_context(scenario: Scenario) -> int:
     return max(int(float(f"{min(mean, limit):.1e}")), 1)
 
 
-def _contexts_around(own: int, longest: int) -> tuple[int, ...]:
+def contexts_around(own: int, longest: int) -> tuple[int, ...]:
     """The workload's own context and up to three others that are at least half as long again or shorter."""
     others = [context for context in CONTEXTS if context <= longest and not 1 / 1.5 < context / own < 1.5]
     near = sorted(others, key=lambda context: abs(math.log(context / own)))[:3]

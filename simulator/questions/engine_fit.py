@@ -85,6 +85,18 @@ class Fit:
     covariance: NDArray[np.float64]
     fitted_on: Mapping[str, tuple[str, ...]]
 
+    def correlations(self, engine_id: str, at_least: float = 0.05) -> dict[str, dict[str, float]]:
+        """Between the constants that concern an engine, those of layer kinds among them; weaker ones are left out."""
+        stds = np.sqrt(np.diag(self.covariance))
+        concerned = [index for index, c in enumerate(CONSTANTS) if not c.engines or engine_id in c.engines]
+        found: dict[str, dict[str, float]] = {}
+        for place, i in enumerate(concerned):
+            for j in concerned[:place]:
+                value = float(self.covariance[i, j] / (stds[i] * stds[j]))
+                if abs(value) >= at_least:
+                    found.setdefault(CONSTANTS[i].name, {})[CONSTANTS[j].name] = round(value, 2)
+        return found
+
     def quantities(self) -> dict[str, Quantity]:
         """By id of the constant."""
         stds = np.sqrt(np.diag(self.covariance))
@@ -184,13 +196,12 @@ class EngineFit:
 
     def predictions(self, fit: Fit, chosen: Sequence[int]) -> list[Prediction]:
         """What `predict` answers with the fitted constants and their doubts."""
-        changed = self._changed(fit.quantities(), fit.fitted_on)
+        changed = self._changed(fit.quantities(), fit)
         return [answer(changed(index), self.cases[index].point, self.cases[index].document) for index in chosen]
 
-    def _changed(
-        self, quantities: Mapping[str, Quantity], fitted_on: Mapping[str, tuple[str, ...]] | None = None
-    ) -> Callable[[int], Question]:
-        """The question of a case under other constants; devices and engines are changed once each."""
+    def _changed(self, quantities: Mapping[str, Quantity], fit: Fit | None = None) -> Callable[[int], Question]:
+        """The question of a case under other constants, and what else a fit says of them; devices and engines are changed once
+        each."""
         known: dict[tuple[str, str], tuple[Hardware, ServingEngine]] = {}
 
         def changed(index: int) -> Question:
@@ -199,8 +210,9 @@ class EngineFit:
             key = (deployment.hardware.profile_id, engine_id)
             if key not in known:
                 hardware, engine = with_constants(deployment.hardware, deployment.engine, engine_id, quantities)
-                if fitted_on is not None:
-                    engine = engine.model_copy(update={"fitted_on": fitted_on.get(engine_id, ())})
+                if fit is not None:
+                    told = {"fitted_on": fit.fitted_on.get(engine_id, ()), "correlations": fit.correlations(engine_id)}
+                    engine = engine.model_copy(update=told)
                 known[key] = hardware, engine
             hardware, engine = known[key]
             return replace(question, deployment=replace(deployment, hardware=hardware, engine=engine))

@@ -10,18 +10,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.acceptance import band_for
 from simulator.cost.uncertainty import STEP_NOISE_STD, Z80, Estimate, UncertainPricer
 from simulator.interchange.engine_settings import NotExpressibleError, Setting, Snippet, forced_acceptance
-from simulator.interchange.imported import acceptance_section, workload_section
+from simulator.interchange.imported import acceptance_section, holds_traffic, workload_section
 from simulator.interchange.observed import ObservedRun
 from simulator.scenario import Scenario, scenario_of
-from simulator.serving_engine import captured_rows
 from simulator.simulation import Comparison, Progress, SimulationResult, simulate
 from simulator.spec import Document, Problem, SpecError
+from simulator.validity import unlikely_acceptance
 
 FEWEST_REQUESTS = 20
+# Names of benchmark data sets that hold no text.
+MEANINGLESS = ("random", "generated-shared-prefix")
 TIME_PER_TOKEN = "time per output token"
+DRAFT_SHARE = "drafting, share of a round"
 GAIN = "gain in time per token"
 
 
@@ -88,22 +90,27 @@ def check_server(runs: Sequence[ObservedRun], scenario: Scenario, progress: Prog
         raise SpecError([Problem("FILES", "", "must hold at least one run")])
     own = own_traffic(scenario, speculative[0] if speculative else None, plain[0] if plain else None)
     result = simulate(own, progress)
+    traffic = (plain or speculative)[0]
     comparison = result.comparisons[0] if speculative else None
-    rows = [*_rows("without", plain, result.plain.summary, _step_std(own))]
+    rows = [*_rows("without", plain, result.plain.summary, _step_std(own)), *_terms(speculative, comparison, _step_std(own))]
     if comparison is not None:
         rows += _rows("with", speculative, comparison.variant.summary, math.hypot(_step_std(own), _r_std(comparison)))
         if plain:
             rows += _ratios(plain[0], speculative[0], comparison)
-    doubts = tuple(_doubts(own, speculative, plain, comparison))
-    return ServerCheck(own, result, tuple(rows), doubts, _recipe(own, speculative))
+    doubts = [*_doubts(own, speculative, plain, comparison)]
+    doubts += [warning for warning in result.warnings if warning not in (*own.warnings, *doubts)]
+    if not holds_traffic(traffic):
+        doubts.insert(0, f"{traffic.where} holds no traffic: the scenario's own was simulated, and must be what was served")
+    return ServerCheck(own, result, tuple(rows), tuple(doubts), _recipe(own, speculative))
 
 
 def own_traffic(scenario: Scenario, speculative: ObservedRun | None, plain: ObservedRun | None) -> Scenario:
-    """The scenario with the workload and the acceptance of the runs."""
+    """The scenario with the acceptance of the runs, and their workload where they hold one."""
     data: dict[str, Any] = dict(scenario.document.data)
     traffic = plain or speculative
     assert traffic is not None
-    data["workload"] = _frozen(workload_section(traffic))
+    if holds_traffic(traffic):
+        data["workload"] = _frozen(workload_section(traffic))
     if speculative is None:
         data.pop("speculation", None)
         data.pop("acceptance", None)
@@ -111,7 +118,7 @@ def own_traffic(scenario: Scenario, speculative: ObservedRun | None, plain: Obse
         if "speculation" not in data:
             raise SpecError([scenario.document.problem(("speculation",), "must be given: a run has acceptance in it")])
         gamma = speculative.value("num_speculative_tokens")
-        section = {key: value for key, value in data["speculation"].items() if key != "by_batch"}
+        section = {key: value for key, value in data["speculation"].items() if key not in ("by_batch", "policy")}
         if "tree" not in section:
             known = scenario.gammas
             if gamma is None and len(known) != 1:
@@ -142,6 +149,19 @@ def _rows(part: str, runs: Sequence[ObservedRun], summary: Any, log_std: float) 
         measured = run.value("output_tokens_per_s")
         if measured and run.value("request_rate_per_s") is None:
             yield Compared("output tokens per second", part, measured, Estimate.lognormal(summary.output_tokens_per_s, log_std))
+
+
+def _terms(runs: Sequence[ObservedRun], comparison: Comparison | None, log_std: float) -> Iterator[Compared]:
+    """Parts of a round that an engine's statistics hold: its seconds, and drafting as a share of it."""
+    for run in runs:
+        assert comparison is not None
+        cost = comparison.round
+        if (seconds := run.value("step_s")) is not None:
+            yield Compared(
+                "one round", "with", seconds, Estimate.lognormal(cost.round_s, math.hypot(log_std, _r_std(comparison)))
+            )
+        if share := run.value("draft_share"):
+            yield Compared(DRAFT_SHARE, "with", share, Estimate.lognormal(cost.draft_share, _r_std(comparison)))
 
 
 def _ratios(plain: ObservedRun, speculative: ObservedRun, comparison: Comparison) -> Iterator[Compared]:
@@ -176,6 +196,7 @@ def _doubts(
     """What makes the benchmark say little, or something else than it seems to."""
     for run in (*plain, *speculative):
         yield from run.notes
+        yield from _prompts_without_meaning(run)
         if (run.value("completed") or FEWEST_REQUESTS) < FEWEST_REQUESTS:
             yield f"{run.where}: {run.value('completed'):.0f} requests are few: chance alone moves means by tens of percent"
         if run.value("tpot_mean_s") is None and run.value("itl_mean_s") is not None:
@@ -185,30 +206,23 @@ def _doubts(
         if len(sizes) == 2 and abs(sizes[0] / sizes[1] - 1) > 0.05:
             yield f"the {words} of the two runs differ ({sizes[0]:.0f} and {sizes[1]:.0f} tokens): they are not the same traffic"
     if speculative and comparison is not None:
-        yield from _unlikely_acceptance(scenario, speculative[0], comparison)
-        yield from _uncaptured(scenario, comparison)
+        yield from unlikely_acceptance(scenario.deployment.method, comparison.shape, speculative[0].mean_acceptance_length)
 
 
-def _unlikely_acceptance(scenario: Scenario, run: ObservedRun, comparison: Comparison) -> Iterator[str]:
-    band = band_for(scenario.deployment.method, comparison.variant.gamma)
-    length = run.mean_acceptance_length
-    if band is not None and length < band.low - 0.5 * (band.low - 1):
+def _prompts_without_meaning(run: ObservedRun) -> Iterator[str]:
+    """Prompts of random tokens, and answers that were not allowed to end."""
+    dataset = run.value("dataset")
+    if isinstance(dataset, str) and dataset.startswith(MEANINGLESS):
         yield (
-            f"τ = {length:.2f} is far below what is measured elsewhere for {scenario.deployment.method} ({band.low:.2f} to "
-            f"{band.high:.2f}): random-token prompts, a drafter of another target, or a fault"
+            f"{run.where}: dataset {dataset} is random tokens: acceptance on it says nothing of real text, and timing should be "
+            "compared with the acceptance forced"
         )
-
-
-def _uncaptured(scenario: Scenario, comparison: Comparison) -> Iterator[str]:
-    """Whether the verification of the largest batch runs without a captured graph."""
-    running = comparison.variant.summary.load.mean_running
-    engine = scenario.deployment.engine
-    if running is None or engine.graphs is None:
-        return
-    sequences = math.ceil(running)
-    rows = sequences * comparison.variant.shape.nodes
-    if captured_rows(engine, rows, sequences) is None:
-        yield f"verification of {running:.0f} sequences is {rows} rows, above the largest captured graph: it runs eagerly"
+    outputs = run.requests.output_tokens if run.requests is not None else ()
+    if len(outputs) >= FEWEST_REQUESTS and len(set(outputs)) == 1:
+        yield (
+            f"{run.where}: every answer has {outputs[0]} tokens: they were not allowed to end (ignore_eos), and what follows an "
+            "end accepts otherwise than text"
+        )
 
 
 def _recipe(scenario: Scenario, speculative: Sequence[ObservedRun]) -> Snippet | None:

@@ -15,7 +15,13 @@ from simulator.reports.capacity import (
     capacity_summary,
     capacity_tables,
 )
-from simulator.reports.explanation import doubt_table, explanation_sentences, explanation_summary, explanation_table
+from simulator.reports.explanation import (
+    doubt_sentences,
+    doubt_table,
+    explanation_sentences,
+    explanation_summary,
+    explanation_table,
+)
 from simulator.reports.exports import exported
 from simulator.reports.files import prepare_directory, to_json, write_break_even, write_capacity, write_explanation, write_run
 from simulator.reports.html import html
@@ -24,6 +30,15 @@ from simulator.reports.imports import import_rows, import_sentence, import_summa
 from simulator.reports.known import known
 from simulator.reports.markdown import markdown
 from simulator.reports.run_page import run_page
+from simulator.reports.schedule import (
+    fixed_table,
+    schedule_map,
+    schedule_notes,
+    schedule_sentences,
+    schedule_snippets,
+    schedule_summary,
+    write_schedule,
+)
 from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_summary, sensitivity_table
 from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary, measured_sentence, settings_of_check
 from simulator.reports.server_fit import CONSTANTS_HEADER as FIT_CONSTANTS_HEADER
@@ -63,6 +78,7 @@ __all__ = [
     "check_profile_path",
     "check_rows",
     "check_summary",
+    "doubt_sentences",
     "doubt_table",
     "explanation_sentences",
     "explanation_summary",
@@ -73,6 +89,7 @@ __all__ = [
     "fit_summary",
     "fitted_constant_rows",
     "fitted_run_rows",
+    "fixed_table",
     "headline",
     "html",
     "import_rows",
@@ -89,6 +106,11 @@ __all__ = [
     "run_page",
     "run_summary",
     "run_table",
+    "schedule_map",
+    "schedule_notes",
+    "schedule_sentences",
+    "schedule_snippets",
+    "schedule_summary",
     "sensitivity_sentences",
     "sensitivity_summary",
     "sensitivity_table",
@@ -110,4 +132,5 @@ __all__ = [
     "write_explanation",
     "write_import",
     "write_run",
+    "write_schedule",
 ]

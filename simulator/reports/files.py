@@ -190,5 +190,8 @@ RECORD_COLUMNS = {
     "drafted_tokens": "drafted",
     "accepted_tokens": "accepted",
     "preemptions": "preemptions",
+    "swaps": "swaps",
+    "cached_prompt_tokens": "cached_tokens",
+    "cancelled_s": "cancelled_s",
     "rejected": "rejected",
 }

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import yaml
 
 from simulator.cost.uncertainty import Estimate
+from simulator.draft_policy import FIXED, ByBatch
 from simulator.plots.words import interval, is_known, milliseconds, short_name, significant, speculation_name, times
 from simulator.questions.sensitivity import Sensitivity
 from simulator.reports.exports import engine_snippets
@@ -139,7 +140,7 @@ def advice(result: SimulationResult, chosen: Comparison) -> str:
         return "Leave speculation off for this workload."
     if found == "close" and worse:
         return f"Leave speculation off: the gain in {chosen.metric} is not certain, and {worse} certainly gets worse."
-    on = f"Turn it on: {speculation_name(result.scenario)} with {chosen.variant.shape.name}."
+    on = f"Turn it on: {speculation_name(result.scenario)} with {chosen.variant.label}."
     if worse:
         return f"{on} Mind that {worse} gets worse."
     return on if found == "win" else "No gain is certain; the settings below are those with the largest one."
@@ -151,7 +152,7 @@ def _settings(result: SimulationResult, chosen: Comparison) -> Iterator[Block]:
     if said.startswith(("Leave", "Measure")):
         yield Text(said)
         return
-    snippets, reason = engine_snippets(result.scenario, chosen.variant.shape)
+    snippets, reason = engine_snippets(result.scenario, *chosen.variant.drafting)
     for snippet in snippets:
         where = f"in `{snippet.file}`" if snippet.file else "on the command line"
         yield Code(snippet.text, f"For {snippet.engine}, {where}:", "sh" if not snippet.file else "")
@@ -164,14 +165,17 @@ def _settings(result: SimulationResult, chosen: Comparison) -> Iterator[Block]:
 
 def _settings_yaml(scenario: Scenario, chosen: Comparison) -> str:
     """In vLLM's spelling."""
-    speculation, drafter = scenario.file.speculation, scenario.deployment.drafter
+    policy, drafter = chosen.variant.policy, scenario.deployment.drafter
     values: dict[str, object] = {"method": scenario.deployment.method}
     if drafter is not None:
         values["drafter"] = drafter.name
-    if speculation is not None and speculation.by_batch is not None:
-        values["by_batch"] = [list(entry) for entry in speculation.by_batch]
+    if isinstance(policy, ByBatch):
+        values["by_batch"] = [list(entry) for entry in policy.table]
     elif chosen.variant.shape.is_chain:
-        values["num_speculative_tokens"] = chosen.variant.gamma
+        if policy.largest is None:
+            values["num_speculative_tokens"] = chosen.variant.gamma
+        if policy != FIXED:
+            values["policy"] = policy.model_dump(mode="json", exclude_none=True)
     else:
         shape = chosen.variant.shape
         values["tree"] = {"steps": shape.steps, "topk": shape.width, "draft_tokens": shape.nodes}

@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.interchange.engine_settings import Snippet
 from simulator.plots.words import milliseconds, significant, times
-from simulator.questions.server_check import TIME_PER_TOKEN, Compared, ServerCheck
+from simulator.questions.server_check import DRAFT_SHARE, TIME_PER_TOKEN, Compared, ServerCheck
 from simulator.reports.exports import exported
 from simulator.spec import SpecError
 
@@ -65,6 +65,8 @@ def check_summary(check: ServerCheck) -> dict[str, Any]:
 
 
 def _shown(row: Compared, value: float) -> str:
+    if row.quantity == DRAFT_SHARE:
+        return f"{100 * value:.1f} %"
     if row.part == "ratio":
         return times(value) if row.quantity.startswith("gain") else significant(value)
     if row.quantity.endswith("per second"):

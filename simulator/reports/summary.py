@@ -70,6 +70,9 @@ def _variant(result: SimulationResult, variant: Variant) -> dict[str, Any]:
     head = {
         "label": variant.label,
         **_drafts(variant.shape),
+        "policy": variant.policy.model_dump(exclude_none=True) if variant.gamma else None,
+        "off_share": variant.off_share if variant.gamma else None,
+        "graph_share": variant.graph_share,
         "kv_blocks": variant.kv_blocks,
         "kv_cache_tokens": variant.kv_blocks * variant.deployment.engine.block_tokens,
         "engine_statistics": asdict(variant.result.statistics),

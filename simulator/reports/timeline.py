@@ -71,15 +71,17 @@ def _request_events(record: RequestRecord, process: int) -> Iterator[Event]:
     """Begin and end of each part of a request's life, as nested parts of one track."""
     track = {"pid": process, "tid": STEPS_TRACK, "cat": "request", "id": record.request_id}
     told = {"prompt_tokens": record.prompt_tokens, "output_tokens": record.output_tokens}
-    if record.first_scheduled_s is None or record.first_token_s is None or record.finish_s is None:
+    over_s = record.finish_s if record.cancelled_s is None else record.cancelled_s
+    if over_s is None:
         yield {**track, "ph": "i", "s": "p", "name": f"rejected: {record.rejected}", "ts": 1e6 * record.arrival_s, "args": told}
         return
     told |= {name: getattr(record, name) for name in ("rounds", "drafted", "accepted", "preemptions")}
-    name = f"request {record.request_id}"
+    name = f"request {record.request_id}" + ("" if record.cancelled_s is None else ", given up")
     yield {**track, "ph": "b", "name": name, "ts": 1e6 * record.arrival_s, "args": told}
-    marks = (record.arrival_s, record.first_scheduled_s, record.first_token_s, record.finish_s)
+    reached = (record.first_scheduled_s, record.first_token_s)
+    marks = (record.arrival_s, *(over_s if time_s is None else min(time_s, over_s) for time_s in reached), over_s)
     for part, begin_s, until_s in zip(("queued", "prompt", "answer"), marks, marks[1:], strict=False):
         if until_s > begin_s:
             yield {**track, "ph": "b", "name": part, "ts": 1e6 * begin_s}
             yield {**track, "ph": "e", "name": part, "ts": 1e6 * until_s}
-    yield {**track, "ph": "e", "name": name, "ts": 1e6 * record.finish_s}
+    yield {**track, "ph": "e", "name": name, "ts": 1e6 * over_s}

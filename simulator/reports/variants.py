@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulator.cost.uncertainty import Estimate
+from simulator.draft_policy import Fixed
 from simulator.plots.words import interval, significant, times
 from simulator.serving.metrics import Distribution
 from simulator.simulation import Comparison, SimulationResult, Variant
@@ -40,8 +41,8 @@ def run_table(result: SimulationResult) -> Table:
     order, and the header says so.
     """
     best = result.best
-    chosen = None if best is None else best.variant.shape
-    ranked = sorted(result.comparisons, key=lambda comparison: (comparison.variant.shape != chosen, -comparison.gain.value))
+    chosen = None if best is None else best.variant.drafting
+    ranked = sorted(result.comparisons, key=lambda comparison: (comparison.variant.drafting != chosen, -comparison.gain.value))
     for count in range(len(ranked), 0, -1):
         header, rows = _table(result, [comparison for comparison in result.comparisons if comparison in ranked[:count]])
         if width(header, rows) <= TABLE_COLUMNS:
@@ -59,7 +60,10 @@ def _table(result: SimulationResult, shown: list[Comparison]) -> Table:
     columns = [Column(result.plain, None, closed), *(Column(c.variant, c, closed) for c in shown)]
     missing = len(result.comparisons) - len(shown)
     title = f"best {len(shown)} of {len(result.comparisons)}" if missing else "per variant"
-    rows = [[name, *(_text(cell, column) for column in columns)] for name, cell in (*_verdict_rows(result), *_ROWS)]
+    rows = [
+        [name, *(_text(cell, column) for column in columns)]
+        for name, cell in (*_verdict_rows(result), *_ROWS, *_graph_rows(columns))
+    ]
     known = [row for row in rows if any(text != NOTHING for text in row[1:])]
     return [title, *(_heading(column) for column in columns)], known
 
@@ -75,6 +79,18 @@ def _verdict_rows(result: SimulationResult) -> list[tuple[str, Cell]]:
     return rows
 
 
+def _graph_rows(columns: list[Column]) -> list[tuple[str, Cell]]:
+    """How many steps run as captured graphs, where not all of them do."""
+    shares = [column.variant.graph_share for column in columns]
+    if all(share is None or share > 0.9995 for share in shares):
+        return []
+    return [("steps as captured graphs (%)", lambda column: _percent(column.variant.graph_share))]
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
 def _heading(column: Column) -> str:
     """Short enough for several columns: ``γ = 3``, ``γ = 3 low`` at an end of the measured band, ``γ ≤ 5`` by batch, ``tree
     5/4/8`` (steps, width, nodes)."""
@@ -82,8 +98,8 @@ def _heading(column: Column) -> str:
         return "no spec."
     label = column.variant.label
     end = " low" if "(low end)" in label else " high" if "(high end)" in label else ""
-    name = column.variant.shape.name
-    return (name.replace("=", "≤") if "by batch" in label else name) + end
+    shape = column.variant.shape
+    return (column.variant.policy.short(shape.steps) if shape.is_chain else shape.name) + end
 
 
 def _text(cell: Cell, column: Column) -> str:
@@ -127,6 +143,16 @@ def _offered_load(column: Column) -> float | None:
     return 100 * (len(records) - 1) / span_s / column.variant.saturation.per_s
 
 
+def _shared_prefixes(column: Column) -> float | None:
+    """Hits of the prefix cache; None where there is none."""
+    rate = column.variant.summary.prefix_hit_rate
+    return 100 * rate if rate else None
+
+
+def _count(number: int) -> str | None:
+    return f"{number:,}" if number else None
+
+
 def _compared(value: Callable[[Comparison], float | None]) -> Cell:
     return lambda column: None if column.comparison is None else value(column.comparison)
 
@@ -152,5 +178,9 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
     ("textbook speedup (×)", _compared(lambda c: c.textbook_speedup)),
     ("prefill share at this load (%)", lambda column: 100 * column.variant.summary.load.prefill_share),
     ("KV cache (k tokens)", lambda column: column.variant.kv_blocks * column.variant.deployment.engine.block_tokens / 1e3),
+    ("steps without drafts (%)", _compared(lambda c: None if isinstance(c.variant.policy, Fixed) else 100 * c.variant.off_share)),
+    ("prefix cache hits (% of tokens)", _shared_prefixes),
     ("preemptions", lambda column: f"{column.variant.summary.preemptions:,}"),
+    ("  moved to the host", lambda column: _count(column.variant.summary.swaps)),
+    ("given up by clients", lambda column: _count(column.variant.summary.cancelled)),
 )

@@ -33,7 +33,7 @@ def ends(result: SimulationResult) -> tuple[Comparison, ...]:
     best = result.best
     if best is None or result.scenario.file.acceptance is not None:
         return ()
-    return tuple(other for other in result.comparisons if other.variant.shape == best.variant.shape)
+    return tuple(other for other in result.comparisons if other.variant.drafting == best.variant.drafting)
 
 
 def headline(result: SimulationResult) -> tuple[str, ...]:

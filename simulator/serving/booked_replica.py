@@ -32,8 +32,9 @@ import numpy as np
 import simpy
 
 from simulator.serving.arrivals import delay_until
-from simulator.serving.booking import BLOCKS, Booking, BookingScheduler
-from simulator.serving.record import EngineStatistics, RequestRecords, StepRecord, StepRecords
+from simulator.serving.booking import BLOCKS, CONTEXT, JUMPS, Booking, BookingScheduler
+from simulator.serving.policies import DraftPolicy
+from simulator.serving.record import EngineStatistics, RequestRecords, StepRecords
 from simulator.serving.replica import PricedStep, Replica, StepCost, StepPricer, accept, request_row, step_record, told
 from simulator.serving.scheduler import AcceptancePath, BatchingRules, StepPlan
 from simulator.serving.step_log import RoundTerms, StepLog, append_to
@@ -149,17 +150,18 @@ class BookedReplica(Replica):
     def _priced(self, plan: StepPlan) -> Span:
         """The plan for as many rounds as it holds."""
         timeline, start_s = self.scheduler.timeline, self.env.now
+        switches = self._switches(plan)
         alike = None
-        if plan.booked and self._alike is not None and timeline.now >= timeline.uneven_until:
-            alike = self._alike(plan.booked, self.scheduler.gamma)
+        if self._alike is not None and timeline.now >= timeline.uneven_until and not plan.decode:
+            alike = self._alike(plan.booked, self.scheduler.gamma if plan.booked else 0)
         terms: Sequence[tuple[str, float]] = ()
         if alike is None:
-            cost = self._swapped(plan, self._price_singly(plan))
+            cost = self._switched(self._swapped(plan, self._price_singly(plan)), switches)
             seconds, terms = [cost.seconds], cost.terms
-        elif (rounds := self._horizon(plan)) > SHORT_SPAN:
+        elif (rounds := 1 if switches else self._horizon(plan)) > SHORT_SPAN:
             return self._long_span(plan, alike, rounds)
-        elif plan.prefill or plan.moved_blocks:
-            cost = self._swapped(plan, self._mixed(plan, alike))
+        elif plan.prefill or plan.moved_blocks or switches:
+            cost = self._switched(self._swapped(plan, self._mixed(plan, alike)), switches)
             seconds, terms = [cost.seconds], cost.terms
         else:
             seconds = [alike.one(*context)[0] for context in timeline.contexts(rounds).T.tolist()]
@@ -179,8 +181,8 @@ class BookedReplica(Replica):
         return Span(plan, self.env.now, seconds, end_s, alike, ())
 
     def _mixed(self, plan: StepPlan, alike: AlikeRounds) -> PricedStep:
-        """One round with what the prompts add to it, which alone are the terms."""
-        contexts = self.scheduler.timeline.contexts(1)[:, 0].tolist()
+        """One round, or none, with what the prompts add to it, which alone are the terms."""
+        contexts = self.scheduler.timeline.contexts(1)[:, 0].tolist() if plan.booked else (0, 0, 0)
         seconds, target_s, *_ = alike.one(*contexts)
         terms = tuple(
             alike.prompts(*contexts, target_s, plan.prefill, plan.prompts_finished, **told(plan)) if plan.prefill else ()
@@ -206,6 +208,8 @@ class BookedReplica(Replica):
         if plan.slots_may_change or plan.moved_blocks:
             return 1
         rounds = min(timeline.first_end() - timeline.now, LONGEST_SPAN)
+        if self._policy is not None and self._policy.looks_in < rounds:
+            rounds = int(self._policy.looks_in)
         kv = self.scheduler.kv
         blocks, most = timeline.coming(BLOCKS, rounds), kv.free_blocks + kv.booked_blocks
         if blocks[-1] > most:
@@ -224,6 +228,7 @@ class BookedReplica(Replica):
             accepted = accept(plan)
             emitted = self._commit(plan, accepted, span.start_s)
             self._log.add_step(step_record(plan, span.start_s, span.seconds[0], sum(accepted), emitted), span.terms)
+            self._tell(plan, sum(accepted))
         else:
             self._commit_booked(span, rounds)
         if plan.prompts:
@@ -238,14 +243,27 @@ class BookedReplica(Replica):
             emitted += self._commit(plan, [], span.start_s)
             prompt_tokens = sum([new_tokens for new_tokens, _ in plan.prefill])
         # Less what stands on the timeline.
-        step = StepRecord(
+        step = (
             span.start_s, 0.0, booked, 0, booked * (1 + drafts), booked * drafts, -booked if drafts else 0, emitted,
             len(plan.prefill), prompt_tokens, plan.prompts_finished, plan.preempted, plan.running, plan.waiting,
             plan.used_blocks - scheduler.timeline.next(BLOCKS),
         )  # fmt: skip
+        if self._policy is not None and self._policy.looks_in < math.inf:
+            self._tell_booked(self._policy, rounds, booked)
         for booking in scheduler.advance(rounds):
             self._finish(booking)
         self._log.add_rounds(span.seconds[:rounds], step, span.alike, span.terms)
+
+    def _tell_booked(self, policy: DraftPolicy, rounds: int, booked: int) -> None:
+        """Lets a policy that looks know of the next rounds, which are about to be past."""
+        timeline, drafts = self.scheduler.timeline, self.scheduler.gamma
+        sequences = booked * rounds
+        context, drafting, accepted = int(timeline.coming(CONTEXT, rounds).sum()), 0, 0
+        if drafts:
+            drafting, accepted = sequences, int(timeline.coming(JUMPS, rounds).sum()) - sequences
+        if timeline.now < timeline.uneven_until:
+            drafting = sum(booking.decode(timeline.now)[1] > 0 for booking in timeline.bookings.values())
+        policy.done(rounds, drafts, sequences, context, drafting, accepted)
 
     def _finish(self, booking: Booking) -> None:
         """Records a sequence whose booking has ended."""

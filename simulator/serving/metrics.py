@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from simulator.serving.record import Floats, RequestRecord, RequestRecords, ServingResult
 from simulator.workload import ServiceLevel
@@ -138,13 +137,18 @@ class Summary:
     """A run in numbers. `note` says which requests and which span of time they are taken over.
 
     `goodput_per_s` counts requests that finish in the window and meet every bound of the service level, per second;
-    `good_fraction` is their part of those that finish in it. Both None without a service level.
+    `good_fraction` is their part of those that finish or are given up in it. Both None without a service level.
+    `cancelled`: given up by their clients; latencies are those of the others. `swaps`: preemptions that moved blocks to the host.
+    `prefix_hit_rate`: share of the tokens of prompts, those computed again after a preemption too, that the prefix cache held.
     """
 
     requests: int
     finished: int
     rejected: dict[str, int]
+    cancelled: int
     preemptions: int
+    swaps: int
+    prefix_hit_rate: float | None
     measured: int
     queueing_s: Distribution | None
     ttft_s: Distribution | None
@@ -169,6 +173,9 @@ def summarise(
     window = window_of(result.records, warm_up_fraction)
     latency = {name: Distribution.of(_present(value(window.measured))) for name, value in _LATENCIES.items()}
     done = served.take(window.contains(served.column("finish_s")))
+    cancelled_s = result.records.column("cancelled_s")
+    missed = int(window.contains(cancelled_s).sum())
+    cached = int(result.records.column("cached_tokens").sum())
     good = None if service_level is None else int(is_good(done, service_level).sum())
     steps = result.steps
     step_end_s = steps.column("start_s") + steps.column("seconds")
@@ -177,7 +184,10 @@ def summarise(
         requests=len(result.records),
         finished=len(served),
         rejected=dict(sorted(Counter(result.records.rejections()).items())),
-        preemptions=int(served.column("preemptions").sum()),
+        cancelled=int((~np.isnan(cancelled_s)).sum()),
+        preemptions=int(result.records.column("preemptions").sum()),
+        swaps=int(result.records.column("swaps").sum()),
+        prefix_hit_rate=_ratio(cached, cached + float(steps.column("prefill_tokens").sum())),
         measured=len(window.measured),
         queueing_s=latency["queueing"],
         ttft_s=latency["ttft"],
@@ -188,11 +198,15 @@ def summarise(
         requests_per_s=_ratio(len(done), window.seconds) or 0.0,
         output_tokens_per_s=_ratio(float(tokens), window.seconds) or 0.0,
         goodput_per_s=None if good is None else _ratio(good, window.seconds) or 0.0,
-        good_fraction=None if good is None else _ratio(good, len(done)),
+        good_fraction=None if good is None else _ratio(good, len(done) + missed),
         load=load_in(result, window),
         acceptance=acceptance_counts(served),
-        note=window.note,
+        note=window.note + _given_up(int((~np.isnan(cancelled_s)).sum())),
     )
+
+
+def _given_up(count: int) -> str:
+    return f" {count:,} requests were given up by their clients; latencies are of the others." if count else ""
 
 
 def window_of(records: RequestRecords, warm_up_fraction: float = WARM_UP_FRACTION) -> Window:
@@ -303,7 +317,7 @@ def paired_ratio(
     ratio over `batches` runs of consecutive arrivals, with Student's t. In a closed loop the ratio of request rates is that
     of mean (end to end + think time), inverted. Raises ValueError where no request has a positive value in both.
     """
-    served, others = RequestRecords.of(records_a).served_by_arrival(), RequestRecords.of(records_b).sorted_by_id()
+    served, others = RequestRecords.of(records_a).admitted_by_arrival(), RequestRecords.of(records_b).sorted_by_id()
     known, wanted = others.column("request_id"), served.column("request_id")
     place = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
     pairs = np.full((len(served), 2), math.nan)
@@ -321,6 +335,8 @@ def paired_ratio(
         return PairedRatio(ratio, 0.0, math.inf, len(pairs))
     log_ratios = np.log(without[:, 0] / without[:, 1])
     standard_error = math.sqrt((batches - 1) * float(log_ratios.var()))
+    from scipy.special import stdtrit  # slow to load
+
     half = float(stdtrit(batches - 1, 0.5 + level / 2)) * standard_error
     return PairedRatio(ratio, ratio * math.exp(-half), ratio * math.exp(half), len(pairs))
 

@@ -241,6 +241,12 @@ class RequestRecords(Sequence[RequestRecord]):
         order = np.lexsort((self.column("request_id"), self.column("arrival_s")))
         return self.take(order[~np.isnan(self.column("finish_s")[order])])
 
+    def admitted_by_arrival(self) -> RequestRecords:
+        """Those that were not rejected, in order of arrival: they finished or were given up."""
+        order = np.lexsort((self.column("request_id"), self.column("arrival_s")))
+        over = ~np.isnan(self.column("finish_s")) | ~np.isnan(self.column("cancelled_s"))
+        return self.take(order[over[order]])
+
     def __len__(self) -> int:
         return len(self._columns["arrival_s"]) + len(self._pending) if self._order is None else len(self._order)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import simpy
 
+from simulator.serving.policies import DraftPolicy
 from simulator.serving.record import EngineStatistics, RequestRecord, RequestRecords, RequestRow, StepRecord, StepRecords
 from simulator.serving.scheduler import AcceptancePath, BatchingRules, Scheduler, SequenceState, StepPlan
 from simulator.workload import Request
@@ -62,6 +63,8 @@ class Replica:
         self._steps = StepRecords()
         self.request_done: Callable[[int], None] = lambda _: None
         self.arrived: Callable[[SequenceState], None] = lambda _: None
+        self._policy = num_speculative_tokens if isinstance(num_speculative_tokens, DraftPolicy) else None
+        self._last_gamma: int | None = None  # of the last step that decoded
         self._start()
 
     def _start(self) -> None:
@@ -112,6 +115,7 @@ class Replica:
                 yield self._arrival
                 continue
             cost = self._swapped(plan, self.pricer.price(plan.decode, plan.prefill, plan.prompts_finished, **told(plan)))
+            cost = self._switched(cost, self._switches(plan))
             if not 0 < cost.seconds < math.inf:
                 raise ValueError(f"a step must take a positive, finite time (got {cost.seconds} s)")
             start_s = self.env.now
@@ -119,6 +123,28 @@ class Replica:
             accepted = accept(plan)
             emitted = self._commit(plan, accepted, start_s)
             self._steps.append(step_record(plan, start_s, cost.seconds, sum(accepted), emitted), cost.terms)
+            self._tell(plan, sum(accepted))
+
+    def _switches(self, plan: StepPlan) -> bool:
+        """Whether a step decodes at another γ than the last one that did, under a policy that pays for it."""
+        if self._policy is None or not self._policy.switch_s or not (plan.decode or plan.booked):
+            return False
+        changed = self._last_gamma not in (None, plan.num_speculative_tokens)
+        self._last_gamma = plan.num_speculative_tokens
+        return changed
+
+    def _switched(self, cost: StepCost, switches: bool) -> StepCost:
+        """The price with what a change of γ takes."""
+        if not switches or self._policy is None:
+            return cost
+        switch_s = self._policy.switch_s
+        return PricedStep(cost.seconds + switch_s, (*cost.terms, ("draft_switch", switch_s)))
+
+    def _tell(self, plan: StepPlan, accepted: int) -> None:
+        """Lets a policy that looks know of a step planned sequence by sequence."""
+        if self._policy is not None and self._policy.looks_in < math.inf and plan.decode:
+            context, drafting = sum(context for context, _ in plan.decode), sum(drafts > 0 for _, drafts in plan.decode)
+            self._policy.done(1, plan.num_speculative_tokens, len(plan.decode), context, drafting, accepted)
 
     def _plan(self) -> StepPlan | None:
         """The next step, without those that were given up."""

@@ -1,4 +1,7 @@
-"""Independent replicas: requests are dealt to them in turn, as a round-robin router does, and each serves its own."""
+"""Independent replicas: requests are dealt to them in turn, as a round-robin router does, and each serves its own.
+
+All turns of a session go to one replica, which has its prefix.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,26 @@ def serve_in_turn(
         return serve(requests, users)
     active = replicas if users is None else min(replicas, users)
     results = []
+    dealt = deal(requests, active)
     for index in range(active):
         theirs = None if users is None else users // active + (index < users % active)
-        results.append(serve(requests[index::active], theirs))
+        results.append(serve(dealt[index], theirs))
     return together(results, replicas)
+
+
+def deal(requests: Sequence[Request], replicas: int) -> list[list[Request]]:
+    """The requests of each replica: sessions in turn, and a request that belongs to none is one."""
+    dealt: list[list[Request]] = [[] for _ in range(replicas)]
+    replica_of: dict[int, int] = {}
+    begun = 0
+    for request in requests:
+        if request.follows is None:
+            replica_of[request.request_id] = begun % replicas
+            begun += 1
+        else:
+            replica_of[request.request_id] = replica_of[request.follows]
+        dealt[replica_of[request.request_id]].append(request)
+    return dealt
 
 
 def together(results: Sequence[ServingResult], replicas: int) -> ServingResult:

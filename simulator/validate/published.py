@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from simulator import resources
@@ -38,13 +38,31 @@ def refit() -> list[str]:
 
     Raises `SpecError` where a profile lacks the line of a constant.
     """
-    quantities = EngineFit([case for case in published_cases() if case.family not in UNFITTED]).fit().quantities()
-    told = []
+    fit = EngineFit([case for case in published_cases() if case.family not in UNFITTED]).fit()
+    quantities, told = fit.quantities(), []
     for constant in CONSTANTS:
         files = [resources.folder("engine") / f"{engine}.yaml" for engine in constant.engines]
         for path in files or [resources.folder(FOLDER) / "layer_kinds.yaml"]:
             told += _rewritten(path, constant.name, quantities[constant.id])
+    for engine in sorted({engine for constant in CONSTANTS for engine in constant.engines}):
+        told += _correlated(resources.folder("engine") / f"{engine}.yaml", fit.correlations(engine))
     return told
+
+
+def _correlated(path: Path, correlations: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """The block of correlations of an engine's profile replaced, or put before its sources."""
+    rows = [
+        f"  {name}: {{{', '.join(f'{other}: {value}' for other, value in row.items())}}}" for name, row in correlations.items()
+    ]
+    block = "\n".join(["correlations:", *rows]) + "\n"
+    text = path.read_text(encoding="utf-8")
+    without = re.sub(r"^correlations:\n(?:  .*\n)*", "", text, flags=re.MULTILINE)
+    head, mark, tail = without.partition("sources:\n")
+    changed = head + block + mark + tail
+    if changed == text:
+        return []
+    write_whole(path, changed)
+    return [f"{path.name}: correlations"]
 
 
 def _rewritten(path: Path, name: str, quantity: Quantity) -> list[str]:

@@ -1,0 +1,47 @@
+"""`schedule`: γ by batch as the engines' own settings, and whether it is worth them."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.text import Text
+
+from simulator.commands.flags import AsJson, OutDir, ScenarioPath
+from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table, progress_bars
+
+
+def schedule(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False) -> None:
+    """The best γ over batch and context, as vLLM, SGLang and TensorRT-LLM take it; and what it gains on these arrivals."""
+    from simulator import reports
+    from simulator.questions.schedule import schedule as answered
+    from simulator.scenario import load_scenario
+
+    loaded = load_scenario(scenario)
+    if out is not None:
+        reports.prepare_directory(out)
+    with progress_bars(quiet=as_json, things="runs") as progress:
+        answer = answered(loaded, progress=progress)
+    if out is not None:
+        reports.write_schedule(answer, out)
+    if as_json:
+        print_json(reports.schedule_summary(answer))
+        return
+    console = console_of_stdout()
+    verdict, *rest = reports.schedule_sentences(answer)
+    print_sentence(console, verdict, "bold green" if answer.needed else "bold")
+    for sentence in rest:
+        print_sentence(console, sentence, indent="  ")
+    console.print()
+    for header, rows in (reports.schedule_map(answer), reports.fixed_table(answer)):
+        print_table(console, header, rows)
+    for engine, snippets, reason in reports.schedule_snippets(answer):
+        if reason:
+            print_sentence(console, f"{engine}: {reason}", "dim")
+        for snippet in snippets:
+            console.print(Text(f"# {engine}{', ' + snippet.file if snippet.file else ''}", style="dim"))
+            sys.stdout.flush()
+            sys.stdout.write(snippet.text.rstrip() + "\n")
+    console.print()
+    print_notes(console, reports.schedule_notes(answer), answer.warnings)
+    if out is not None:
+        console.print(f"Table and settings: {out}")

@@ -1,0 +1,139 @@
+"""Schedules of γ by batch: each cell against the prices, the table in the engines' words, and its gain held out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from simulator.__main__ import main
+from simulator.cost.uncertainty import Estimate
+from simulator.interchange.engine_flags import parse_command, read_trtllm
+from simulator.questions.schedule import ScheduleAnswer, schedule
+from simulator.reports import schedule_sentences, schedule_snippets
+from simulator.simulation import TIE, Server
+from simulator.spec import SpecError
+from tests.test_capacity import BASE, scenario
+
+FAST = {"service_level": None}
+BURSTY = {
+    "arrivals": {"process": "gamma", "rate_per_s": 40.0, "burstiness": 30.0},
+    "lengths": {"prompt": 300, "output": 100},
+    "num_requests": 250,
+}
+
+
+@pytest.fixture(scope="module")
+def bursty() -> ScheduleAnswer:
+    """Quiet spells and bursts up to the largest batch: no γ suits both."""
+    profile = {"conditional_acceptance_rates": [0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8]}
+    drafts = {**BASE["speculation"], "num_speculative_tokens": 6}
+    return schedule(
+        scenario(**FAST, workload=BURSTY, acceptance=profile, speculation=drafts, limits={"max_num_seqs": 160}), held_out=4
+    )
+
+
+def test_ranges_cover_every_batch_once(bursty):
+    assert bursty.table[0][0] == 1
+    assert bursty.table[-1][1] == 160
+    for (_, before, one), (first, _, other) in zip(bursty.table, bursty.table[1:], strict=False):
+        assert first == before + 1
+        assert one != other
+
+
+def test_every_cell_is_within_three_per_cent_of_the_most_tokens_per_second(bursty):
+    """Prices of the simulation itself, not those that chose."""
+    asked = bursty.scenario
+    for cell in bursty.cells:
+        if cell.context_tokens != bursty.own_context:
+            continue
+        rates = {}
+        for gamma in range(8):
+            law = asked.acceptance(max(gamma, 1)).law
+            server = Server(asked, asked.deployed(asked.shapes[0]), asked.shapes[0], law)
+            tau = law.mean_acceptance_length(gamma) if gamma else 1.0
+            rates[gamma] = tau / server.round_s(gamma, cell.batch, cell.context_tokens)
+        assert rates[cell.num_speculative_tokens] > (1 - TIE - 0.005) * max(rates.values())
+        assert rates[cell.fastest] > 0.99 * max(rates.values())
+
+
+def test_larger_batches_draft_less(bursty):
+    own = [cell.num_speculative_tokens for cell in bursty.cells if cell.context_tokens == bursty.own_context]
+    assert own == sorted(own, reverse=True)
+    assert own[0] > own[-1]
+
+
+def test_a_schedule_pays_where_load_comes_and_goes_and_seeds_that_chose_nothing_say_so(bursty):
+    assert bursty.gain is not None
+    assert bursty.scenario.file.seed not in bursty.held_out_seeds
+    assert bursty.gain.low < bursty.gain.value < bursty.gain.high
+    assert bursty.needed == (bursty.gain.low > 1.005)
+    assert bursty.gain.value > 1.0
+    assert dict(bursty.fixed_gains)[bursty.best_fixed] == max(gain for _, gain in bursty.fixed_gains)
+
+
+def test_a_constant_light_load_needs_no_schedule():
+    light = {**BURSTY, "arrivals": {"process": "constant", "rate_per_s": 2.0}, "num_requests": 60}
+    answer = schedule(scenario(**FAST, workload=light, limits={"max_num_seqs": 64}), held_out=3)
+    assert not answer.needed
+    assert schedule_sentences(answer)[0].startswith("No schedule needed")
+    (vllm,) = next(found for engine, found, _ in schedule_snippets(answer) if engine == "vllm")
+    assert "per_batch_size" not in vllm.text
+    assert f'"num_speculative_tokens": {answer.best_fixed}' in vllm.text
+
+
+def test_where_drafts_are_never_accepted_the_table_is_off_everywhere():
+    never = scenario(
+        **FAST, acceptance={"acceptance_rate": 0.0}, limits={"max_num_seqs": 32}, workload={**BURSTY, "num_requests": 40}
+    )
+    answer = schedule(never, held_out=2)
+    assert answer.table == ((1, 32, 0),)
+    assert answer.best_fixed == 0
+    assert answer.gain is None
+    assert all(not found and "leave speculation off" in reason for _, found, reason in schedule_snippets(answer))
+
+
+def test_settings_read_back_as_the_table(bursty, tmp_path):
+    worth_it = replace(bursty, gain=Estimate(1.1, 1.05, 1.15))
+    found = {engine: snippets for engine, snippets, _ in schedule_snippets(worth_it)}
+    vllm = parse_command(f"vllm serve meta-llama/Llama-3.1-8B-Instruct {found['vllm'][0].text}")
+    assert vllm.sections["speculation"]["by_batch"] == [list(row) for row in bursty.table]
+    flags, adaptive = found["sglang"]
+    assert "--speculative-adaptive" in flags.text
+    assert {int(batch): row["candidate_steps"] for batch, row in json.loads(adaptive.text).items()} == {
+        first: [gamma] for first, _, gamma in bursty.table
+    }
+    (config,) = found["trtllm"]
+    path = tmp_path / "config.yaml"
+    path.write_text(config.text)
+    section = read_trtllm(path).sections["speculation"]
+    assert section.get("num_speculative_tokens", 0) == bursty.best_fixed or "by_batch" in section
+
+
+def test_the_command_prints_the_map_and_writes_what_engines_read(tmp_path, capsys):
+    data = {**BASE, "workload": {**BASE["workload"], "num_requests": 30}, "limits": {"max_num_seqs": 16}}
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump(data))
+    assert main(["schedule", str(path), "--out", str(tmp_path / "out")]) == 0
+    text = capsys.readouterr().out
+    assert "context \\ batch" in text
+    assert "# vllm" in text
+    written = json.loads((tmp_path / "out" / "schedule.json").read_text())
+    assert (tmp_path / "out" / "vllm_flags.txt").read_text().startswith("--speculative-config")
+    assert len((tmp_path / "out" / "schedule.csv").read_text().splitlines()) == 1 + len(written["map"])
+    assert main(["schedule", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == written
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"speculation": None, "acceptance": None}, "speculation: must be given"),
+        ({"acceptance": None}, "acceptance: must be given: the best γ depends on it"),
+    ],
+)
+def test_what_no_schedule_can_be_made_of_is_told(changes, words):
+    with pytest.raises(SpecError, match=words):
+        schedule(scenario(**changes))
