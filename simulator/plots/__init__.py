@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulator.plots.break_even import best_gamma_map, break_even_figure, chains
+from simulator.plots.break_even import best_gamma_map, break_even_figure, chains, schedule_figure
 from simulator.plots.break_even_length import break_even_length_figure
 from simulator.plots.inline import InlineFigure, inline
 from simulator.plots.rates import rates_figure, shown_rows
@@ -41,6 +41,7 @@ __all__ = [
     "run_figures",
     "save",
     "save_all",
+    "schedule_figure",
     "shown_rows",
     "speedup_figure",
     "tornado_figure",

@@ -11,10 +11,19 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from simulator.plots import break_even_figures, drawn_into, explanation_figures, rates_figure, run_figures, shown_rows
+from simulator.plots import (
+    break_even_figures,
+    drawn_into,
+    explanation_figures,
+    rates_figure,
+    run_figures,
+    schedule_figure,
+    shown_rows,
+)
 from simulator.questions.break_even import BreakEven, break_even
 from simulator.questions.capacity import CapacityAnswer
 from simulator.questions.explanation import Explanation
+from simulator.questions.schedule import ScheduleAnswer
 from simulator.questions.sensitivity import Sensitivity, sensitivity
 from simulator.reports.break_even_page import break_even_page
 from simulator.reports.capacity import capacity_csv, capacity_summary
@@ -26,6 +35,8 @@ from simulator.reports.markdown import markdown
 from simulator.reports.page import Figure as PageFigure
 from simulator.reports.page import Page
 from simulator.reports.run_page import run_page
+from simulator.reports.schedule import schedule_csv, schedule_snippets, schedule_summary
+from simulator.reports.schedule_page import schedule_page
 from simulator.reports.summary import break_even_csv, break_even_summary, run_summary
 from simulator.reports.verdict import subject
 from simulator.serving import RequestRecord
@@ -74,6 +85,21 @@ def write_capacity(answer: CapacityAnswer, directory: str | Path) -> tuple[Path,
         write_page(folder, capacity_page(answer), [("rates", rates_figure(answer))] if shown_rows(answer) else [])
         write_text(folder / "capacity.json", to_json(capacity_summary(answer)))
         write_text(folder / "capacity.csv", capacity_csv(answer))
+
+    return replace_files(Path(directory), fill)
+
+
+def write_schedule(answer: ScheduleAnswer, directory: str | Path) -> tuple[Path, ...]:
+    """A schedule as a page, schedule.json, the map as schedule.csv, and each engine's settings in a file that it reads;
+    otherwise as `write_run`."""
+
+    def fill(folder: Path) -> None:
+        write_page(folder, schedule_page(answer), [("schedule", schedule_figure(answer))])
+        write_text(folder / "schedule.json", to_json(schedule_summary(answer)))
+        write_text(folder / "schedule.csv", schedule_csv(answer))
+        for engine, found, _ in schedule_snippets(answer):
+            for snippet in found:
+                write_text(folder / f"{engine}_{snippet.file or 'flags.txt'}", snippet.text.rstrip() + "\n")
 
     return replace_files(Path(directory), fill)
 
