@@ -18,6 +18,7 @@ _HOME = {
     "calibrate_device": "simulator.calibrate",
     "schedule": "simulator.questions.schedule",
     "explain": "simulator.questions.explanation",
+    "compare": "simulator.questions.comparison",
     "sensitivity": "simulator.questions.sensitivity",
     "fit_engine": "simulator.questions.server_fit",
     "SpecError": "simulator.spec",

@@ -24,6 +24,7 @@ from simulator.commands.break_even import break_even
 from simulator.commands.calibrate import calibrate
 from simulator.commands.capacity import capacity
 from simulator.commands.check_server import check_server
+from simulator.commands.compare import compare
 from simulator.commands.demo import demo
 from simulator.commands.explain import explain
 from simulator.commands.export import export
@@ -48,6 +49,7 @@ VERBS: dict[str, Callable[..., None]] = {
     "capacity": capacity,
     "schedule": schedule,
     "explain": explain,
+    "compare": compare,
     "sweep": sweep,
     "import": import_runs,
     "check-server": check_server,

@@ -168,7 +168,7 @@ def test_given_up_requests_are_counted_apart_and_missed_by_goodput() -> None:
     assert summary.rejected == {}
     assert summary.good_fraction == pytest.approx(1 - len(gone) / 400, abs=0.03)
     assert summarise(patient, level).good_fraction == 1.0
-    assert f"{len(gone):,} requests were given up by their clients" in summary.note
+    assert f"{len(gone):,} requests were given up by the client" in summary.note
     compared = paired_ratio(
         impatient.records, patient.records, lambda records: is_good(records, level).astype(float), warm_up_fraction=0.0
     )

@@ -16,7 +16,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from simulator.cost.uncertainty import Z80, Estimate
 from simulator.serving import Distribution, RequestRecords, ServingResult
@@ -205,6 +204,8 @@ class RateSearch:
     def _interval(self, found: int, top: int) -> Estimate:
         """From where the level is met surely to where it may still be met, each with 90 %, to within 2 %; saturation has its own
         doubt."""
+        from scipy.special import stdtrit  # slow to load
+
         z = float(stdtrit(max(BATCHES * len(self.streams) - 1, 1), 0.9))
         width = math.ceil(math.log(WIDEST_END) / math.log(STEP))
         low, high = found - width, min(found + width, top)

@@ -15,6 +15,13 @@ from simulator.reports.capacity import (
     capacity_summary,
     capacity_tables,
 )
+from simulator.reports.comparison import (
+    comparison_notes,
+    comparison_sentence,
+    comparison_summary,
+    comparison_table,
+    memory_table,
+)
 from simulator.reports.explanation import (
     doubt_sentences,
     doubt_table,
@@ -85,6 +92,10 @@ __all__ = [
     "check_profile_path",
     "check_rows",
     "check_summary",
+    "comparison_notes",
+    "comparison_sentence",
+    "comparison_summary",
+    "comparison_table",
     "doubt_sentences",
     "doubt_table",
     "explanation_sentences",
@@ -106,6 +117,7 @@ __all__ = [
     "known",
     "markdown",
     "measured_sentence",
+    "memory_table",
     "milliseconds",
     "prediction_rows",
     "prediction_sentence",

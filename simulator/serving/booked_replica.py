@@ -181,15 +181,16 @@ class BookedReplica(Replica):
         return Span(plan, self.env.now, seconds, end_s, alike, ())
 
     def _mixed(self, plan: StepPlan, alike: AlikeRounds) -> PricedStep:
-        """One round, or none, with what the prompts add to it, which alone are the terms."""
+        """One round with what the prompts add to it, which alone are the terms; or prompts alone."""
         contexts = self.scheduler.timeline.contexts(1)[:, 0].tolist() if plan.booked else (0, 0, 0)
         seconds, target_s, *_ = alike.one(*contexts)
-        terms = tuple(
-            alike.prompts(*contexts, target_s, plan.prefill, plan.prompts_finished, **told(plan)) if plan.prefill else ()
-        )
+        own: Sequence[tuple[str, float]] = () if plan.booked else alike.terms(*contexts)
+        if not plan.prefill:
+            return PricedStep(seconds, tuple(own))
+        terms = alike.prompts(*contexts, target_s, plan.prefill, plan.prompts_finished, **told(plan))
         for _, more_s in terms:
             seconds += more_s
-        return PricedStep(seconds, terms)
+        return PricedStep(seconds, (*own, *terms))
 
     def _price_singly(self, plan: StepPlan) -> StepCost:
         """From the list of sequences."""

@@ -206,7 +206,8 @@ def summarise(
 
 
 def _given_up(count: int) -> str:
-    return f" {count:,} requests were given up by their clients; latencies are of the others." if count else ""
+    many = "requests were" if count > 1 else "request was"
+    return f" {count:,} {many} given up by the client; latencies are of the others." if count else ""
 
 
 def window_of(records: RequestRecords, warm_up_fraction: float = WARM_UP_FRACTION) -> Window:

@@ -1,0 +1,36 @@
+"""`compare`: one thing of a scenario otherwise."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from simulator.commands.flags import AsJson, ScenarioPath
+from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table, progress_bars
+
+
+def compare(
+    scenario: ScenarioPath,
+    by: Annotated[str, typer.Option(help="method, draft-tp, quantize or hardware.")],
+    values: Annotated[str, typer.Option(help="What to try, comma-separated; left out, the usual ones.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Methods, the draft's devices, types of weights or hardware side by side on the same requests, with the memory they take."""
+    from simulator import reports
+    from simulator.questions import comparison
+    from simulator.scenario import load_scenario
+
+    loaded = load_scenario(scenario)
+    asked = [value.strip() for value in values.split(",") if value.strip()]
+    with progress_bars(quiet=as_json, doing="comparing", things="alternatives") as progress:
+        answer = comparison.compare(loaded, by, asked, progress)
+    if as_json:
+        print_json(reports.comparison_summary(answer))
+        return
+    console = console_of_stdout()
+    print_sentence(console, reports.comparison_sentence(answer), "bold")
+    console.print()
+    print_table(console, *reports.comparison_table(answer))
+    print_table(console, *reports.memory_table(answer))
+    print_notes(console, [], reports.comparison_notes(answer))

@@ -1,0 +1,263 @@
+"""compare: one thing of a scenario otherwise, served on the same requests: methods, the draft's devices, quantization, hardware.
+
+Every alternative is simulated without and with speculation. One whose acceptance nobody stated runs at both ends of what is
+measured for its method. What speculation takes of the memory stands beside what it gains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.acceptance import band_for
+from simulator.cost.deployment import Deployment
+from simulator.cost.uncertainty import Estimate, UncertainPricer
+from simulator.hardware import find_hardware
+from simulator.number_format import FORMATS
+from simulator.prediction import verdict
+from simulator.resources import unknown
+from simulator.scenario import Scenario, scenario_of
+from simulator.serving import Summary, summarise
+from simulator.simulation import Progress, Server, batching_rules, speculative_servers
+from simulator.spec import Document, Problem, SpecError, nearest
+from simulator.speculation import HEAD_FAMILIES, METHODS, MODELLESS_METHODS
+from simulator.workload import Request, requests_of
+
+# More requests than this move no mean by a per cent.
+MOST_REQUESTS = 1000
+AXES = ("method", "draft-tp", "quantize", "hardware")
+_QUANTIZED = ("own", "fp8", "int4")
+
+
+@dataclass(frozen=True)
+class MemoryTaken:
+    """What speculation takes, on the fullest device: bytes of the draft's weights and of its cached tokens, places that each
+    running request keeps for drafts; and what is left of it: tokens in the KV cache, and how many mean requests it holds."""
+
+    draft_weight_bytes: float
+    draft_kv_bytes_per_token: float
+    lookahead_tokens: int
+    kv_tokens_plain: int
+    kv_tokens: int
+    concurrency_plain: int
+    concurrency: int
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One row. Times are seconds per output token, means over requests; two where acceptance is open, at its low and high end.
+    gain: time without over time with speculation, both of this alternative. problem: why it did not run, else ""."""
+
+    name: str
+    num_speculative_tokens: int = 0
+    mean_acceptance_lengths: tuple[float, ...] = ()
+    plain_tpot_s: float | None = None
+    tpot_s: tuple[float, ...] = ()
+    plain_tokens_per_s: float | None = None
+    tokens_per_s: tuple[float, ...] = ()
+    r: float | None = None
+    gain: Estimate | None = None
+    memory: MemoryTaken | None = None
+    problem: str = ""
+
+    @property
+    def verdict(self) -> str:
+        return "" if self.gain is None else verdict(self.gain.low, self.gain.high)
+
+
+@dataclass(frozen=True)
+class ComparedScenarios:
+    """The answer. axis: what differs. base_tpot_s: of the scenario itself without speculation."""
+
+    axis: str
+    scenario: Scenario
+    base_tpot_s: float
+    rows: tuple[Alternative, ...]
+    notes: tuple[str, ...]
+
+
+def compare(scenario: Scenario, axis: str, values: Sequence[str] = (), progress: Progress | None = None) -> ComparedScenarios:
+    """The scenario with other values of one thing, each on the same requests. values: what to try; left out, the usual ones.
+
+    Raises `SpecError` for an unknown axis or value, and for a scenario without speculation.
+    """
+    if axis not in AXES:
+        raise SpecError([Problem("--by", "", f"must be one of {', '.join(AXES)}", repr(axis), nearest(axis, AXES))])
+    if not scenario.deployment.speculative:
+        raise SpecError([scenario.document.problem(("speculation",), "must be given: compare is about speculation")])
+    changes, notes = _CHANGES[axis](scenario, values)
+    base = _served(Server.of(scenario), _requests(scenario))
+    rows = []
+    for number, (name, change) in enumerate(changes.items(), start=1):
+        rows.append(_alternative(name, scenario, change))
+        if progress is not None:
+            progress(f"by {axis}", number, len(changes))
+    assert base.tpot_s is not None
+    return ComparedScenarios(axis, scenario, base.tpot_s.mean, tuple(rows), tuple(notes))
+
+
+# ------------------------------------------------------------------------------------------------------------- one row
+
+
+def _alternative(name: str, scenario: Scenario, change: Mapping[str, Any]) -> Alternative:
+    try:
+        other = scenario_of(_changed(scenario.document, change))
+        if not other.deployment.speculative:
+            raise SpecError([Problem("", "", "drafts nothing")])
+        return _row(name, other)
+    except SpecError as error:
+        return Alternative(name, problem="; ".join(dict.fromkeys(problem.must for problem in error.problems)))
+
+
+def _row(name: str, scenario: Scenario) -> Alternative:
+    requests, shape = _requests(scenario), scenario.shapes[0]
+    plain = _served(Server.of(scenario), requests)
+    runs = [(server, _served(server, requests)) for label, server in speculative_servers(scenario, []) if server.shape == shape]
+    if plain.tpot_s is None or any(summary.tpot_s is None for _, summary in runs):
+        raise SpecError([Problem("", "", "no request of it has a time per token: none fits, or all have one token")])
+    before, times = plain.tpot_s.mean, tuple(summary.tpot_s.mean for _, summary in runs if summary.tpot_s is not None)
+    server = runs[-1][0]
+    batch = max(round(plain.load.mean_decode_sequences or 1), 1)
+    context, law = plain.load.mean_context_tokens or 1.0, server.law
+    assert law is not None
+    pricer = UncertainPricer(server.deployment.replica(), float(law.conditional_rates(shape.depth).prod()))
+    spread = Estimate.lognormal(1.0, pricer.log_std(shape.depth, batch, context)).high
+    gains = [before / seconds for seconds in times]
+    return Alternative(
+        name=name,
+        num_speculative_tokens=shape.depth,
+        mean_acceptance_lengths=tuple(s.acceptance.mean_acceptance_length or 1.0 for _, s in runs),
+        plain_tpot_s=before,
+        tpot_s=times,
+        plain_tokens_per_s=plain.output_tokens_per_s,
+        tokens_per_s=tuple(summary.output_tokens_per_s for _, summary in runs),
+        r=pricer.base.round(shape.depth, batch, context).r,
+        gain=Estimate(math.sqrt(min(gains) * max(gains)), min(gains) / spread, max(gains) * spread),
+        memory=memory_taken(scenario, shape.depth),
+    )
+
+
+def memory_taken(scenario: Scenario, gamma: int) -> MemoryTaken:
+    """What drafting γ tokens takes of the devices' memory, and how many of the scenario's mean requests fit before and after."""
+    deployment, utilization = scenario.deployment, scenario.limits.gpu_memory_utilization
+    plain = deployment.plain()
+    requests = _requests(scenario)
+    mean = sum(request.prompt_tokens + request.output_tokens for request in requests) / len(requests)
+    lookahead = batching_rules(scenario, deployment).lookahead_slots(gamma)
+    tokens, left = plain.kv_tokens(utilization), deployment.kv_tokens(utilization)
+    return MemoryTaken(
+        draft_weight_bytes=deployment.weight_bytes() - plain.weight_bytes(),
+        draft_kv_bytes_per_token=deployment.kv_bytes_per_token() - plain.kv_bytes_per_token(),
+        lookahead_tokens=lookahead,
+        kv_tokens_plain=tokens,
+        kv_tokens=left,
+        concurrency_plain=_fitting(plain, tokens, mean),
+        concurrency=_fitting(deployment, left, mean + lookahead),
+    )
+
+
+def _fitting(deployment: Deployment, tokens: int, each: float) -> int:
+    """Requests of `each` tokens, in whole blocks, that so many places hold."""
+    block = deployment.engine.block_tokens
+    return int(tokens // (math.ceil(each / block) * block))
+
+
+def _served(server: Server, requests: tuple[Request, ...]) -> Summary:
+    return summarise(server.run(requests))
+
+
+def _requests(scenario: Scenario) -> tuple[Request, ...]:
+    return requests_of(scenario.file.workload, scenario.file.seed, scenario.source)[:MOST_REQUESTS]
+
+
+def _changed(document: Document, change: Mapping[str, Any]) -> Document:
+    """The document with sections merged; None takes a key or a section away."""
+    data = dict(document.data)
+    for section, keys in change.items():
+        if keys is None or not isinstance(keys, Mapping):
+            data[section] = keys
+        else:
+            old = data.get(section)
+            merged = {**(old if isinstance(old, Mapping) else {}), **keys}
+            data[section] = {key: value for key, value in merged.items() if value is not None}
+        if data[section] is None:
+            del data[section]
+    return Document(document.source, data, document.lines)
+
+
+# -------------------------------------------------------------------------------------------------------- what differs
+
+Changes = dict[str, dict[str, Any]]
+
+
+def _methods(scenario: Scenario, values: Sequence[str]) -> tuple[Changes, Iterator[str]]:
+    """The scenario's own method as it is; others with a head built from the target, and acceptance as measured elsewhere."""
+    spec = scenario.file.speculation
+    assert spec is not None
+    gamma = scenario.shapes[0].depth
+    known = [name for name in METHODS if name != "none" and (name in HEAD_FAMILIES or name in MODELLESS_METHODS)]
+    asked = list(values) or [name for name in known if band_for(name, gamma) is not None and _has(scenario, name)]
+    for name in asked:
+        if name not in METHODS or name == "none":
+            raise unknown("", "--values", "method", name, METHODS[1:])
+    changes: Changes = {f"{spec.method} (own)": {}}
+    for name in asked:
+        if name != spec.method:
+            section = dict.fromkeys(type(spec).model_fields) | {"method": name, "num_speculative_tokens": gamma}
+            changes[name] = {"speculation": section, "acceptance": None, "parallel": {"draft_tensor_parallel_size": None}}
+    note = (
+        f"other methods draft γ = {gamma} by a head of the usual shape built from the target, and run at the lowest and the "
+        "highest acceptance measured for their method on any model: ranges, not predictions for this text"
+    )
+    return changes, iter([note] if len(changes) > 1 else [])
+
+
+def _has(scenario: Scenario, method: str) -> bool:
+    """MTP needs a target that was trained with modules for it; suffix trees and n-grams need nothing."""
+    return method != "mtp" or bool(scenario.deployment.target.num_nextn_predict_layers)
+
+
+def _draft_sizes(scenario: Scenario, values: Sequence[str]) -> tuple[Changes, Iterator[str]]:
+    """The draft on one device, on the target's, and on powers of two between."""
+    own = scenario.deployment.tensor_parallel_size
+    if scenario.deployment.separate_drafter is None or scenario.deployment.remote_draft is not None:
+        must = "must have a drafter beside the target to compare its tensor parallelism"
+        raise SpecError([scenario.document.problem(("speculation",), must)])
+    asked = list(values) or [str(2**power) for power in range(own.bit_length()) if 2**power <= own]
+    for value in asked:
+        if not value.isdecimal() or not 1 <= int(value[:3]) <= 64:
+            raise SpecError([Problem("--values", "", "must be numbers of devices from 1 to 64", repr(value))])
+    return {f"draft on {size}": {"parallel": {"draft_tensor_parallel_size": int(size)}} for size in asked}, iter(())
+
+
+def _weights(scenario: Scenario, values: Sequence[str]) -> tuple[Changes, Iterator[str]]:
+    """Types of the target's weights, each without and with speculation."""
+    known = [name for name in FORMATS if name not in ("fp32",)]
+    asked = [scenario.deployment.weights if value == "own" else value for value in (values or _QUANTIZED)]
+    for value in asked:
+        if value not in known:
+            raise unknown("", "--values", "type of weights", value, known)
+    note = (
+        "quality and acceptance are taken as equal: types of weights change the text a little, and a head trained on the wide "
+        "target may accept less under a narrow one"
+    )
+    return {name: {"target": {"weights": name}} for name in dict.fromkeys(asked)}, iter([note])
+
+
+def _devices(scenario: Scenario, values: Sequence[str]) -> tuple[Changes, Iterator[str]]:
+    """The scenario's own device and others."""
+    if not values:
+        raise SpecError([Problem("--values", "", "must be given: devices to compare with, such as h200_sxm,b200_sxm")])
+    own = scenario.deployment.hardware.profile_id
+    found = {find_hardware(name, "", "--values").profile_id: name for name in values}
+    return {f"{own} (own)": {}} | {id: {"hardware": name} for id, name in found.items() if id != own}, iter(())
+
+
+_CHANGES: dict[str, Callable[[Scenario, Sequence[str]], tuple[Changes, Iterator[str]]]] = {
+    "method": _methods,
+    "draft-tp": _draft_sizes,
+    "quantize": _weights,
+    "hardware": _devices,
+}

@@ -1,0 +1,85 @@
+"""Alternatives side by side, as text and data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from simulator.plots.words import is_known, milliseconds, significant, times
+from simulator.questions.comparison import Alternative, ComparedScenarios, MemoryTaken
+
+_NOTHING = "–"
+
+
+def comparison_sentence(answer: ComparedScenarios) -> str:
+    """The fastest of all, with and without speculation, against the scenario without speculation."""
+    found = []
+    for row in answer.rows:
+        if row.plain_tpot_s is not None:
+            found.append((row.plain_tpot_s, f"{row.name} without speculation"))
+            found.append((max(row.tpot_s), f"{row.name} with speculation"))
+    if not found:
+        return "No alternative could be served."
+    seconds, name = min(found)
+    open_ends = any(len(set(row.tpot_s)) > 1 for row in answer.rows)
+    careful = ", by the end of each range with less acceptance" if open_ends else ""
+    return (
+        f"Fastest: {name}, {milliseconds(seconds)} per output token{careful}, {times(answer.base_tpot_s / seconds)} as fast as "
+        f"the scenario without speculation ({milliseconds(answer.base_tpot_s)})."
+    )
+
+
+def comparison_table(answer: ComparedScenarios) -> tuple[list[str], list[list[str]]]:
+    """One alternative a row: time per token without and with speculation, what that gains here and against the scenario."""
+    rows = [_speed(row, answer.base_tpot_s) for row in answer.rows]
+    header = ["by " + answer.axis, "γ", "τ", "R", "plain (ms)", "speculative (ms)", "gain (80 %)", "verdict", "of plain own"]
+    return header, rows
+
+
+def _speed(row: Alternative, base_s: float) -> list[str]:
+    if row.plain_tpot_s is None or row.gain is None or row.r is None:
+        return [row.name, *[_NOTHING] * 7, _NOTHING]
+    gain = f"{significant(row.gain.low)}–{significant(row.gain.high)}×" if is_known(row.gain) else _NOTHING
+    return [
+        row.name, str(row.num_speculative_tokens), _range(row.mean_acceptance_lengths), significant(row.r),
+        significant(1e3 * row.plain_tpot_s), _range(tuple(1e3 * seconds for seconds in row.tpot_s)), gain, row.verdict,
+        _range(tuple(base_s / seconds for seconds in row.tpot_s)) + "×",
+    ]  # fmt: skip
+
+
+def memory_table(answer: ComparedScenarios) -> tuple[list[str], list[list[str]]]:
+    """What each alternative's speculation takes of the memory."""
+    header = [
+        "by " + answer.axis, "draft (GB)", "draft KV (kB/token)", "lookahead", "KV tokens", "left", "requests at once", "left",
+    ]  # fmt: skip
+    return header, [[row.name, *_memory(row.memory)] for row in answer.rows if row.memory is not None]
+
+
+def _memory(memory: MemoryTaken) -> list[str]:
+    return [
+        significant(memory.draft_weight_bytes / 1e9) if memory.draft_weight_bytes else _NOTHING,
+        significant(memory.draft_kv_bytes_per_token / 1e3) if memory.draft_kv_bytes_per_token else _NOTHING,
+        str(memory.lookahead_tokens), f"{memory.kv_tokens_plain:,}", f"{memory.kv_tokens:,}",
+        f"{memory.concurrency_plain:,}", f"{memory.concurrency:,}",
+    ]  # fmt: skip
+
+
+def comparison_notes(answer: ComparedScenarios) -> list[str]:
+    """What could not be compared, and what the comparison takes for granted."""
+    return [*(f"{row.name}: {row.problem}" for row in answer.rows if row.problem), *answer.notes]
+
+
+def comparison_summary(answer: ComparedScenarios) -> dict[str, Any]:
+    """The answer as JSON-able data; seconds, bytes, tokens."""
+    return {
+        "schema_version": 1,
+        "by": answer.axis,
+        "base_tpot_s": answer.base_tpot_s,
+        "rows": [{**asdict(row), "verdict": row.verdict} for row in answer.rows],
+        "notes": list(answer.notes),
+    }
+
+
+def _range(values: tuple[float, ...]) -> str:
+    low, high = min(values), max(values)
+    return significant(low) if significant(low) == significant(high) else f"{significant(low)}–{significant(high)}"
