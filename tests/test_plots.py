@@ -26,6 +26,7 @@ from simulator.plots.words import milliseconds, provenance, significant, source_
 from simulator.questions.break_even import BestGamma, BreakEven, BreakEvenPoint, break_even
 from simulator.questions.capacity import capacity
 from simulator.questions.explanation import explain
+from simulator.questions.load_curve import load_curve
 from simulator.questions.sensitivity import sensitivity
 from simulator.scenario import Scenario, scenario_of
 from simulator.simulation import SimulationResult, simulate
@@ -364,10 +365,9 @@ def test_rates_are_drawn_as_simulated_with_the_service_level_as_a_line() -> None
     answer = capacity(scenario(level.replace("num_requests: 80", "num_requests: 60")), repetitions=1)
     figure = rates.rates_figure(answer)
     (axes,) = figure.axes
-    for row, name, _ in rates.shown_rows(answer):
-        line = next(line for line in axes.lines if line.get_label() == name)
-        assert row.sustained is not None
-        expected = [(point.rate_per_s, 1e3 * point.tpot_s.p90) for point in row.sustained.points if point.tpot_s is not None]
+    for shown in rates.lines_of(answer):
+        line = next(line for line in axes.lines if line.get_label() == shown.name)
+        expected = [(point.rate_per_s, 1e3 * point.tpot_s.p90) for point in shown.points if point.tpot_s is not None]
         assert np.asarray(points_of(line)) == pytest.approx(np.asarray(expected))
         assert len(expected) > 3
     assert any(list(np.asarray(line.get_ydata())) == [12.0, 12.0] for line in axes.lines)
@@ -382,3 +382,21 @@ def test_an_explained_round_is_the_one_of_the_explanation() -> None:
     assert answer.speedup is not None
     assert plain.seconds / per_token.seconds == pytest.approx(answer.speedup.value)
     assert len(rounds.round_table(answer.cost, None)) == 2
+
+
+def test_latency_rises_with_the_rate_and_the_own_rate_is_marked(result: SimulationResult) -> None:
+    curve = load_curve(result)
+    assert curve is not None
+    assert len(curve.lines) == 2
+    for _, points in curve.lines:
+        waits = [point.ttft_s.mean for point in points if point.ttft_s is not None]
+        assert waits[-1] > waits[0]
+    figure = plots.load_curve_figure(curve)
+    own = (len(result.requests) - 1) / (result.requests[-1].arrival_s - result.requests[0].arrival_s)
+    assert all(any(points_of(line)[0][0] == pytest.approx(own) for line in axes.lines) for axes in figure.axes)
+    assert "requests per second" in figure.get_suptitle()
+
+
+def test_users_who_wait_for_their_answers_have_no_rate() -> None:
+    closed = SCENARIO.replace("process: poisson, rate_per_s: 10", "process: closed_loop, users: 4")
+    assert load_curve(simulate(scenario(closed.replace("num_requests: 80", "num_requests: 20")))) is None

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from simulator.plots.words import interval, short_name, significant, speculation_name, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
 from simulator.reports.capacity import capacity_doubts, capacity_notes, capacity_sentences, capacity_tables
-from simulator.reports.page import Fact, Figure, Page, Section, Table, Text, Tone, Verdict
+from simulator.reports.page import Fact, Page, Section, Table, Text, Tone, Verdict
+from simulator.reports.run_page import BY_RATE
 from simulator.reports.sources import closing_sections, closing_words
-
-RATES = Figure("rates", "Latency against request rate without and with speculation, with the service level as a line")
 
 
 def capacity_page(answer: CapacityAnswer) -> Page:
@@ -19,7 +18,7 @@ def capacity_page(answer: CapacityAnswer) -> Page:
     rates, fleets = (Table.of(*table) for table in capacity_tables(answer))
     notes = [Text(note) for note in capacity_notes(answer)]
     sections = [
-        Section("Rates that are carried", (RATES, rates, *notes)),
+        Section("Rates that are carried", (BY_RATE, rates, *notes)),
         *([Section(f"Devices for {significant(answer.demand_per_s)} requests per second", (fleets,))] if fleets.rows else []),
         *closing_sections(scenario, (*capacity_doubts(answer), *answer.warnings)),
     ]

@@ -18,11 +18,11 @@ from simulator.plots import (
     rates_figure,
     run_figures,
     schedule_figure,
-    shown_rows,
 )
 from simulator.questions.break_even import BreakEven, break_even
 from simulator.questions.capacity import CapacityAnswer
 from simulator.questions.explanation import Explanation
+from simulator.questions.load_curve import load_curve
 from simulator.questions.schedule import ScheduleAnswer
 from simulator.questions.sensitivity import Sensitivity, sensitivity
 from simulator.reports.break_even_page import break_even_page
@@ -54,10 +54,10 @@ def write_run(result: SimulationResult, directory: str | Path) -> tuple[Path, ..
     Raises `SpecError` naming the flag where the directory cannot be written.
     """
     answer = break_even(result.scenario) if result.scenario.deployment.speculative else None
-    moved = _moved(result)
+    moved, curve = _moved(result), load_curve(result)
 
     def fill(folder: Path) -> None:
-        figures = chain(run_figures(result, moved), () if answer is None else break_even_figures(answer))
+        figures = chain(run_figures(result, moved, curve), () if answer is None else break_even_figures(answer))
         write_page(folder, run_page(result, moved), figures)
         write_text(folder / "summary.json", to_json(run_summary(result)))
         _write_records(folder / "records.parquet", result)
@@ -82,7 +82,7 @@ def write_capacity(answer: CapacityAnswer, directory: str | Path) -> tuple[Path,
     """A capacity answer as a page, capacity.json, capacity.csv (every simulated rate) and a figure; otherwise as `write_run`."""
 
     def fill(folder: Path) -> None:
-        write_page(folder, capacity_page(answer), [("rates", rates_figure(answer))] if shown_rows(answer) else [])
+        write_page(folder, capacity_page(answer), [("rates", rates_figure(answer))] if answer.best is not None else [])
         write_text(folder / "capacity.json", to_json(capacity_summary(answer)))
         write_text(folder / "capacity.csv", capacity_csv(answer))
 
