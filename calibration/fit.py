@@ -24,7 +24,7 @@ Vector = NDArray[np.float64]
 _SAME_DIRECTION = 1e-7
 _STEP = 1e-5
 # Of fits that only tell how well a law does on what is left out; good enough for one-sided differences too.
-_ROUGH = 1e-7
+ROUGH = 1e-7
 _Z80, _Z95 = 1.2816, 1.9600
 # A standard deviation from the median absolute deviation of normal residuals; residuals beyond 1.5 of them count less.
 _MAD_TO_STD, _ROBUST_FROM = 1.4826, 1.5
@@ -179,7 +179,7 @@ def _size(parameter: Parameter) -> float:
 def _solve(
     residuals: Callable[[Vector], Vector], start: Vector, low: Vector, high: Vector, tolerance: float, far: float | None
 ) -> Vector:
-    differences: Literal["2-point", "3-point"] = "2-point" if tolerance >= _ROUGH else "3-point"
+    differences: Literal["2-point", "3-point"] = "2-point" if tolerance >= ROUGH else "3-point"
     loss: Literal["linear", "soft_l1"] = "linear" if far is None else "soft_l1"
     try:
         result = least_squares(
@@ -248,76 +248,3 @@ def _covariance(jacobian: Vector, left: Vector, far: float, groups: Sequence[str
     scores = np.array([jacobian[labels == index].T @ pull[labels == index] for index in range(len(names))])
     correction = len(names) / (len(names) - 1) * (count - 1) / (count - parameters)
     return np.asarray(inverse @ (scores.T @ scores) @ inverse * correction / slope**2)
-
-
-# ------------------------------------------------------------------------------------------------------------- choosing a law
-
-
-@dataclass(frozen=True)
-class Candidate(Generic[T]):
-    """A law that might hold, with its parameters."""
-
-    name: str
-    law: Law[T]
-    parameters: tuple[Parameter, ...]
-
-
-@dataclass(frozen=True)
-class Choice(Generic[T]):
-    """The law taken, fitted to everything given. tried: each candidate's error on groups left out, or why it was refused."""
-
-    candidate: Candidate[T]
-    fit: Fit
-    tried: tuple[tuple[str, float | str], ...]
-
-    def predict(self, inputs: Sequence[T]) -> Sequence[float]:
-        return self.candidate.law(self.fit.values, inputs)
-
-
-def choose(
-    candidates: Sequence[Candidate[T]], observations: Sequence[Observation[T]], folds: int = 4, margin: float = 0.05
-) -> Choice[T]:
-    """The candidate with the smallest mean |ln(predicted / measured)| on groups it was not fitted to.
-
-    Candidates come from simple to rich: a richer one is taken only where it errs less by `margin` of the error. Folds are dealt
-    from the sorted group names, so that the same data give the same choice. Raises `FitError` where none can be fitted.
-    """
-    tried: list[tuple[str, float | str]] = []
-    best: tuple[float, Candidate[T]] | None = None
-    for candidate in candidates:
-        try:
-            whole = fit(candidate.law, candidate.parameters, observations, tolerance=_ROUGH)
-            error = _left_out_error(candidate, observations, folds, whole)
-        except FitError as refusal:
-            tried.append((candidate.name, str(refusal)))
-            continue
-        tried.append((candidate.name, error))
-        if best is None or error < best[0] * (1 - margin):
-            best = (error, candidate)
-    if best is None:
-        raise FitError("; ".join(f"{name}: {why}" for name, why in tried))
-    return Choice(best[1], fit(best[1].law, best[1].parameters, observations), tuple(tried))
-
-
-def _near(value: float, start: float) -> float:
-    """`value` as a start, whose size also scales the steps; `start` where the value is next to nothing."""
-    return value if abs(value) > 1e-3 * abs(start) else start
-
-
-def _left_out_error(candidate: Candidate[T], observations: Sequence[Observation[T]], folds: int, whole: Fit) -> float:
-    names = sorted({observation.group for observation in observations})
-    fold = {name: index % folds for index, name in enumerate(names)}
-    # From the fit to everything, whose minimum is near: a start far off is walked once, not once a fold.
-    near = [
-        Parameter(each.name, _near(whole.values[each.name], each.start), each.low, each.high) for each in candidate.parameters
-    ]
-    sizes = []
-    for index in range(min(folds, len(names))):
-        train = [each for each in observations if fold[each.group] != index]
-        test = [each for each in observations if fold[each.group] == index]
-        if len(names) == 1:
-            train = test
-        found = fit(candidate.law, near, train, tolerance=_ROUGH)
-        predicted = np.asarray(candidate.law(found.values, [each.inputs for each in test]), float)
-        sizes += np.abs(np.log(predicted / np.array([each.measured for each in test]))).tolist()
-    return float(np.mean(sizes))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import init_empty_weights
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, StaticCache
 from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging
@@ -80,8 +81,11 @@ class Forwards:
             model = model.to(self.device.torch_device)
         else:
             config = AutoConfig.for_model(**source.config)
-            with torch.device(self.device.torch_device):
+            with init_empty_weights(include_buffers=False):
                 model = AutoModelForCausalLM.from_config(config, dtype=stored)
+            model.tie_weights()
+            _fill(model, self.device, "bf16" if dtype == "fp8" else dtype)
+            model = model.to(self.device.torch_device)
         return (_in_fp8(model, self.device) if dtype == "fp8" else model).eval()
 
     # -------------------------------------------------------------------------------------------------------- KV caches
@@ -194,6 +198,19 @@ def _cache_bytes(cache: Any) -> int:
         for tensor in (getattr(layer, "keys", None), getattr(layer, "values", None))
         if tensor is not None
     )
+
+
+def _fill(model: Any, device: Device, dtype: str) -> None:
+    """Random weights where there are none, shared ones shared again: drawing every number would take a tenth of a short run."""
+    made: dict[int, torch.nn.Parameter] = {}
+    for module in model.modules():
+        for name, empty in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            if id(empty) not in made:
+                # Norms keep their scale, so that states neither grow nor vanish from layer to layer.
+                weights = device.random(*empty.shape, dtype=dtype) if empty.ndim > 1 else torch.ones(empty.shape)
+                weights = weights.to(device.torch_device, DTYPES[dtype])
+                made[id(empty)] = torch.nn.Parameter(weights, requires_grad=False)
+            setattr(module, name, made[id(empty)])
 
 
 class _Fp8Linear(torch.nn.Module):

@@ -4,7 +4,7 @@ One JSON object a line, told apart by `record`:
 
     header   first: device, versions, clock, budget, seed, hash of the plan, configs of the models measured (`Header`)
     visit    one stay at one cell: its samples, taken one right after the other (`Visit`)
-    resumed  where a run that was cut off goes on
+    resumed  where a run that was cut off, or a finished one that is to have more minutes, goes on
     end      last: the number of lines before it; a file without one is unfinished
 
 Cells are visited in rounds, so that each cell's samples are spread over the whole run; `read_measurements` joins the visits
@@ -175,7 +175,8 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class MeasurementFile:
-    """A file as read. sha256: of its bytes. finished: it has its `end` line. dropped: a partial last line was left out."""
+    """A file as read. sha256: of its bytes. minutes: asked for, all parts together. finished: it ends in its `end` line.
+    dropped: a partial last line was left out."""
 
     header: Header
     measurements: tuple[Measurement, ...]
@@ -184,6 +185,7 @@ class MeasurementFile:
     dropped: bool
     elapsed_s: float
     last_round: int
+    minutes: float
 
     def of(self, *kinds: Kind, split: Split | None = None) -> tuple[Measurement, ...]:
         """Cells that were measured, of some kinds, of one split."""
@@ -212,40 +214,44 @@ def _parse(path: Path, data: bytes, unfinished: bool) -> tuple[MeasurementFile, 
         raise MeasurementError(path, 1, "must begin with a header line of measurements")
     header: Header | None = None
     visits: list[Visit] = []
-    chain, finished = "", False
+    chain, finished, minutes = "", False, 0.0
     for number, line in enumerate(lines, 1):
         record, chain = _verified(path, number, line, chain)
         kind = record.pop("record", None)
-        if finished:
-            raise MeasurementError(path, number, "nothing may follow the end line")
+        if finished and kind != "resumed":
+            raise MeasurementError(path, number, "nothing but a resumed run may follow the end line")
         if (number == 1) != (kind == "header"):
             raise MeasurementError(path, number, "must begin with a header line, and hold only one")
         try:
             if kind == "header":
                 header = _header(path, record)
+                minutes = header.minutes
             elif kind == "visit":
                 visits.append(Visit.model_validate(record))
             elif kind == "end":
                 finished = record == {"lines": number - 1}
-            elif kind != "resumed":
+            elif kind == "resumed":
+                finished, minutes = False, float(record.get("minutes", minutes))
+            else:
                 raise MeasurementError(path, number, f"record must be header, visit, resumed or end (got {kind!r})")
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
             raise MeasurementError(path, number, f"{where}: {first['msg'].lower()}") from None
     assert header is not None
-    if tail and finished:
-        raise MeasurementError(path, len(lines) + 1, "nothing may follow the end line")
+    if tail and finished and not unfinished:
+        raise MeasurementError(path, len(lines) + 1, "nothing but a resumed run may follow the end line")
     if not finished and not unfinished:
         raise MeasurementError(path, 0, "is unfinished or truncated: its end line is missing; `--resume` goes on measuring")
     result = MeasurementFile(
         header,
         _joined(visits),
         hashlib.sha256(data).hexdigest(),
-        finished,
+        finished and not tail,
         bool(tail),
         max((visit.at_s for visit in visits), default=0.0),
         max((visit.round for visit in visits), default=-1),
+        minutes,
     )
     return result, chain, len(data) - len(tail), len(lines)
 
@@ -310,16 +316,15 @@ class MeasurementWriter:
         return writer
 
     @classmethod
-    def resume(cls, path: Path, load_average: float) -> tuple[MeasurementWriter, MeasurementFile]:
-        """An unfinished file, its partial last line cut off. Raises `MeasurementError` where it is unsound or finished."""
+    def resume(cls, path: Path, load_average: float, minutes: float) -> tuple[MeasurementWriter, MeasurementFile]:
+        """A file that goes on, finished or not, its partial last line cut off; `minutes`: of all parts together. Raises
+        `MeasurementError` where it is unsound."""
         file, chain, length, lines = _parse(path, _read_bytes(path), unfinished=True)
-        if file.finished:
-            raise MeasurementError(path, 0, "is finished: nothing is left to measure")
         stream = path.open("r+b")
         stream.truncate(length)
         stream.seek(length)
         writer = cls(path, stream, chain, lines)
-        writer._append("resumed", {"at_s": file.elapsed_s, "load_average": load_average})
+        writer._append("resumed", {"at_s": file.elapsed_s, "load_average": load_average, "minutes": minutes})
         return writer, file
 
     def append(self, visit: Visit) -> None:

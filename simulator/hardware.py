@@ -129,7 +129,8 @@ class Coefficients(Spec):
     without split-KV: its overhead, and one block's serial walk over the KV cache (seconds per cached token at head
     dimension 128, what each query row adds to that, and fixed); walk_copy_*: where that kernel is given copies of the cache, one
     for every query head (PyTorch with a mask), seconds per copied byte beyond those that the caches hold.
-    elementwise_overhead_s: one small kernel (norm, rotary embedding, activation, KV write).
+    elementwise_overhead_s: one small kernel (norm, rotary embedding, activation, KV write). sampling_bandwidth_fraction: of
+    passes over logits; absent: as for weights.
 
     expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, time per layer beside it, how much of
     a new choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where routing picks groups
@@ -167,6 +168,7 @@ class Coefficients(Spec):
     gemm_smoothness_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_tile_rows_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_wave_power_by_type: dict[str, Quantity] = Field(default_factory=dict)
+    sampling_bandwidth_fraction: Quantity | None = None
 
 
 # Coefficients that are a mapping by compute type.
@@ -352,6 +354,12 @@ class Hardware:
         return self.profile.memory_bandwidth_bytes_per_s.value * self.coefficients.memory_bandwidth_fraction.value
 
     @cached_property
+    def sampling_bandwidth_bytes_per_s(self) -> float:
+        """Effective memory bandwidth of a pass over logits."""
+        own = self.coefficients.sampling_bandwidth_fraction
+        return self.profile.memory_bandwidth_bytes_per_s.value * own.value if own else self.bandwidth_bytes_per_s
+
+    @cached_property
     def attention_bandwidth_bytes_per_s(self) -> float:
         """Effective memory bandwidth of the KV cache."""
         return self.profile.memory_bandwidth_bytes_per_s.value * self.coefficients.attention_bandwidth_fraction.value
@@ -468,6 +476,7 @@ class HardwareOverride(Spec):
     walk_copy_s_per_byte: Annotated[float, Field(ge=0, le=10)] | None = None
     walk_copy_free_bytes: Annotated[float, Field(ge=0, le=1e16)] | None = None
     elementwise_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    sampling_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     expert_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     expert_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     expert_row_correlation: Annotated[float, Field(ge=0, le=1)] | None = None

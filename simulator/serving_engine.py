@@ -42,8 +42,8 @@ class RowLaw(Spec):
     """How a small-row kernel pays for rows: each further one reads `weight_reads_per_row` of the weights again, up to
     `largest_rows`; above, the matrix kernel runs. `weight_reads_from_second_row`: read again, once, as soon as there is more than
     one row, where the kernel for several rows streams worse than the one for a single row. arithmetic_fraction: of the dense
-    kernels' rate, where weights are expanded on the way. Holds for these `formats`, on devices of these `vendors` and `kinds`
-    (all where empty)."""
+    kernels' rate, where weights are expanded on the way. For these `formats`, on devices of these `vendors` and `kinds` (all
+    where empty)."""
 
     formats: tuple[str, ...]
     vendors: tuple[str, ...] = ()

@@ -48,7 +48,9 @@ from simulator.workload import Request, again, by_turns, requests_of
 SATURATION_REQUESTS = 400
 SATURATION_SPANS = 10
 LONG_OUTPUT = 2000
+# Requests come so much faster than they are roughly expected to be served, and again so much if that was not fast enough.
 OVERLOAD = 1.5
+LEAST_OVERLOAD_SHARE = 0.9
 # Gains this close are taken as equal, and the smaller γ is preferred: it takes less memory and fewer rows.
 TIE = 0.03
 LEAST_EFFECT = 0.005
@@ -56,6 +58,9 @@ LEAST_EFFECT = 0.005
 KEPT_PATHS = 5_000
 # From fewer requests than this no interval is made: the gain is "close", whatever it is.
 FEWEST_REQUESTS = 20
+# What R's doubt does to the gains is seen on the first requests: the same ones in every run, so few are enough. In a closed loop
+# on all of them, as each user sends them in turn.
+PROBE_REQUESTS = 300
 Verdict = Literal["win", "lose", "close"]
 Progress = Callable[[str, int, int], None]  # (which run, requests begun, requests in all)
 
@@ -400,7 +405,7 @@ class Server:
     ) -> ServingResult:
         """Every request to its end, as the scenario's arrivals say. `begun` is called as each request arrives."""
         arrivals = self.scenario.file.workload.arrivals
-        pricer = replace(self.pricer, round_scale=round_scale)
+        pricer = self.pricer if round_scale == 1 else replace(self.pricer, round_scale=round_scale)
 
         def path(request: Request) -> AcceptancePath:
             if begun is not None:
@@ -430,19 +435,33 @@ class Server:
         at_once = min(self.rules.max_num_seqs, self._most_at_once(requests))
         mean_output = sum(request.output_tokens for request in requests) / len(requests)
         # Long answers give as many steps from fewer requests; enough are kept to fill the replica several times.
-        few = min(SATURATION_REQUESTS, max(round(SATURATION_REQUESTS * min(LONG_OUTPUT / mean_output, 1.0)), 4 * at_once))
-        many = max(2 * few, 6 * at_once)
-        total, done = few + many, 0
+        total = max(2 * min(SATURATION_REQUESTS, round(SATURATION_REQUESTS * LONG_OUTPUT / mean_output)), 6 * at_once)
+        done = 0
 
         def path(request: Request) -> AcceptancePath:
             nonlocal done
             done += 1
             if begun is not None:
-                begun(done, total)
+                begun(min(done, total), total)
             return self.path(request)
 
-        first = self._overloaded(requests, few, math.inf, path)
-        return self._overloaded(requests, many, OVERLOAD * first.per_s, path)
+        rate_per_s = OVERLOAD * self._rough_capacity(requests, at_once)
+        found, own_per_s = self._overloaded(requests, total, rate_per_s, path)
+        while own_per_s > LEAST_OVERLOAD_SHARE * rate_per_s:
+            rate_per_s *= OVERLOAD
+            found, own_per_s = self._overloaded(requests, total, rate_per_s, path)
+        return found
+
+    def _rough_capacity(self, requests: tuple[Request, ...], at_once: int) -> float:
+        """Requests a second of a full replica, roughly: its rounds, and prompts in steps of their own, for mean lengths."""
+        prompt = sum(request.prompt_tokens for request in requests) / len(requests)
+        output = sum(request.output_tokens for request in requests) / len(requests)
+        drafts = self.drafts(at_once)
+        round_s = self.pricer.price([(round(prompt + output / 2), drafts)] * at_once, (), 0).seconds
+        together = max(self.rules.max_num_batched_tokens // max(round(prompt), 1), 1)
+        prompts_s = self.pricer.prefill_s(round(prompt) * together, self.rules.max_num_batched_tokens) / together
+        rounds_s = output / self.mean_acceptance_length(drafts) * round_s / at_once
+        return 1 / (prompts_s + rounds_s)
 
     def _most_at_once(self, requests: tuple[Request, ...]) -> int:
         """About how many requests the KV cache holds."""
@@ -451,7 +470,8 @@ class Server:
 
     def _overloaded(
         self, requests: tuple[Request, ...], number: int, rate_per_s: float, path: Callable[[Request], AcceptancePath]
-    ) -> Saturation:
+    ) -> tuple[Saturation, float]:
+        """How the deployment does under this rate, and the requests a second that one replica finishes."""
         arriving = tuple(
             again(r, i, i // len(requests), i / rate_per_s) for i, r in zip(range(number), cycle(requests), strict=False)
         )
@@ -463,8 +483,8 @@ class Server:
         spans = np.histogram(ends, np.linspace(start_s, end_s, SATURATION_SPANS + 1))[0]
         share = load_in(result, Window(start_s, end_s, result.records[:0], "")).prefill_share
         log_std = float(spans.std(ddof=1) / spans.mean() / math.sqrt(SATURATION_SPANS))
-        replicas = self.deployment.independent_replicas
-        return Saturation(replicas * float(spans.sum()) / (end_s - start_s), log_std, share)
+        own_per_s = float(spans.sum()) / (end_s - start_s)
+        return Saturation(self.deployment.independent_replicas * own_per_s, log_std, share), own_per_s
 
 
 def _variant(server: Server, label: str, requests: tuple[Request, ...], progress: Progress | None) -> Variant:
@@ -490,11 +510,13 @@ def _counter(progress: Progress | None, label: str, total: int) -> Callable[[], 
 
 @dataclass(frozen=True)
 class _Runs:
-    """The plain run, the speculative one, and the speculative one had R been at either end of its 80 % interval."""
+    """The plain run, the speculative one, and the first requests of the latter alone: had R been at the high end of its 80 %
+    interval, as it is, and at the low end."""
 
     plain: ServingResult
     speculative: ServingResult
     slow_rounds: ServingResult
+    some_rounds: ServingResult
     fast_rounds: ServingResult
 
     def gain(self, value: Value, invert: bool = False) -> Estimate | None:
@@ -508,13 +530,17 @@ class _Runs:
             return paired_ratio(pair[0].records, pair[1].records, value)
 
         try:
-            middle, low, high = ratio(self.speculative), ratio(self.slow_rounds), ratio(self.fast_rounds)
+            middle = ratio(self.speculative)
         except ValueError:
             return None
         few = middle.requests < FEWEST_REQUESTS or not math.isfinite(middle.high)
         sampling = math.inf if few else math.log(middle.high / middle.ratio)
-        below = math.hypot(sampling, max(math.log(middle.ratio / low.ratio), 0.0))
-        above = math.hypot(sampling, max(math.log(high.ratio / middle.ratio), 0.0))
+        try:
+            low, some, high = (ratio(run).ratio for run in (self.slow_rounds, self.some_rounds, self.fast_rounds))
+        except ValueError:
+            low, some, high = 0.0, 1.0, math.inf
+        below = math.hypot(sampling, max(math.log(some / low), 0.0) if low > 0 else math.inf)
+        above = math.hypot(sampling, max(math.log(high / some), 0.0))
         return Estimate(middle.ratio, middle.ratio * math.exp(-below), middle.ratio * math.exp(min(above, 50.0)))
 
 
@@ -533,11 +559,14 @@ def _compare(
     log_std = pricer.log_std(gamma, batch, context, proposal_rate)
     tau = variant.summary.acceptance.mean_acceptance_length or 1.0
     spread = math.exp(Z80 * log_std)
-    slow, fast = (
-        server.run(requests, _counter(progress, f"{variant.label}, {end} end of R", len(requests)), round_scale=scale)
-        for end, scale in (("high", spread), ("low", 1 / spread))
+    some = requests if server.scenario.file.workload.arrivals.users else requests[:PROBE_REQUESTS]
+    slow, middle, fast = (
+        variant.result
+        if scale == 1 and len(some) == len(requests)
+        else server.run(some, _counter(progress, f"{variant.label}, {where} of R", len(some)), round_scale=scale)
+        for where, scale in (("high end", spread), ("middle", 1.0), ("low end", 1 / spread))
     )
-    runs = _Runs(plain.result, variant.result, slow, fast)
+    runs = _Runs(plain.result, variant.result, slow, middle, fast)
     metric, judged = _judged(server.scenario, runs)
     verdict: Verdict = "close" if judged is None else _verdict(judged)
     if judged is None:

@@ -23,7 +23,7 @@ from simulator.__main__ import main
 from simulator.calibrate.device_fit import fit_measurements
 from simulator.calibrate.durations import Rates, call_seconds
 from simulator.calibrate.models import SHAPES, Dimensions, chosen_models, default_models
-from simulator.calibrate.plan import LEAST_ROUNDS, Plan, plan
+from simulator.calibrate.plan import FIRST_RANK_SHARE, LEAST_ROUNDS, Plan, plan
 from simulator.calibrate.planned_cells import Target
 from simulator.calibrate.repeats import repeated_ratios
 from simulator.calibrate.session import measure
@@ -349,13 +349,27 @@ def test_a_kill_at_any_moment_loses_nothing_and_an_interrupt_says_how_to_go_on(
     flags = ["--target", "SmolLM2-135M", "--method", "ngram", "--num-speculative-tokens", "4", "--context-len", "256"]
     assert main(["predict", "--hardware", str(profile), "--engine", "hf_eager", "--precision", "fp32", *flags]) == 0
 
+    # More minutes, those before counted too, add repetitions to a finished file; fewer are refused.
+    assert main(["calibrate", "--resume", "--minutes", "0.1", "--out", str(profile), *tiny]) == 2
+    assert "--minutes: must be more than the" in capsys.readouterr().err
+    finished_bytes = path.read_bytes()
+    extended = run(tmp_path, "--minutes", str(total + 0.1), "--resume", *tiny)
+    _, said = extended.communicate(timeout=120)
+    assert extended.returncode == 0, said
+    assert path.read_bytes().startswith(finished_bytes)
+    longer = read_measurements(path)
+    assert longer.finished
+    assert longer.minutes == pytest.approx(total + 0.1)
+    assert sum(len(each.seconds) for each in longer.measurements) > sum(len(each.seconds) for each in file.measurements)
+    assert f"for {longer.minutes:g} min" in profile.read_text()
+
 
 def _is_small(cell: Cell) -> bool:
     return cell.kind == "gemm" and int(cell.inputs["n"]) * int(cell.inputs["k"]) <= 128 * 64 and int(cell.inputs["m"]) <= 8
 
 
 @needs_torch
-def test_cells_interleave_over_the_whole_run_and_those_that_decide_get_half_of_it(
+def test_cells_interleave_over_the_whole_run_and_those_that_decide_get_their_share_of_it(
     tmp_path: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = prepare(Request(device="cpu", models=tuple(tiny[1::2])))
@@ -367,20 +381,24 @@ def test_cells_interleave_over_the_whole_run_and_those_that_decide_get_half_of_i
     deciding = {each.cell.key for each in cheap if each.rank == 0}
     others = len(cheap) - len(deciding)
     # A clock that ticks once a look, two a visit: three and a half rounds of the others.
-    session = replace(session, plan=replace(session.plan, cells=cheap), minutes=2 * 2 * 3.5 * others / 60, begun=0.0)
+    minutes = 2 * 3.5 * others / (1 - FIRST_RANK_SHARE) / 60
+    session = replace(session, plan=replace(session.plan, cells=cheap), minutes=minutes, begun=0.0)
     monkeypatch.setattr("simulator.calibrate.session.time", SimpleNamespace(monotonic=count().__next__))
     file = measure(session, tmp_path / "a.jsonl", False, lambda kind, number, used_s: None, lambda visit: None)
     records = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()[1:-1]]
     visited = [(Cell(**each["cell"]).key, each["round"]) for each in records]
-    assert sum(key in deciding for key, _ in visited) == pytest.approx(len(visited) / 2, abs=1)
+    share = sum(key in deciding for key, _ in visited)
+    assert share == pytest.approx(FIRST_RANK_SHARE * len(visited), abs=len(deciding))
     for measured in file.measurements:
         assert {0, 1, 2} <= set(measured.rounds)
     orders = [[key for key, at in visited if at == number and key not in deciding] for number in (1, 2)]
     assert sorted(orders[0]) == sorted(orders[1])
     assert orders[0] != orders[1]
-    # Samples of a cell that decides lie apart: none is measured in one go.
+    # Cells that decide are compared with one another: their rounds are taken in one go, and lie apart over the whole run.
     places = {key: [at for at, (visit, _) in enumerate(visited) if visit == key] for key in deciding}
     assert all(spots[-1] - spots[0] > len(visited) / 2 for spots in places.values())
+    second = [at for at, (key, number) in enumerate(visited) if number == 1 and key in deciding]
+    assert second[-1] - second[0] == len(deciding) - 1
     where, ratios = repeated_ratios(file, fit_measurements(file))
     assert where.startswith("tiny fp32, eager")
     assert [ratio.num_speculative_tokens for ratio in ratios] == list(range(1, 9))

@@ -14,15 +14,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.measurement import Cell, Header, MeasurementFile, MeasurementWriter, Visit, read_measurements
+from calibration.fit import Observation
+from calibration.measurement import (
+    Cell,
+    Header,
+    Kind,
+    Measurement,
+    MeasurementFile,
+    MeasurementWriter,
+    Value,
+    Visit,
+    read_measurements,
+)
 from simulator.architecture import config_of
+from simulator.calibrate.attention_fitting import fit_walk
+from simulator.calibrate.cells import row_series
 from simulator.calibrate.compare import compare, comparison_lines
 from simulator.calibrate.device_fit import fit_measurements
 from simulator.calibrate.figure import write_figure
 from simulator.calibrate.gemm_fitting import gemm_seconds
 from simulator.calibrate.laws import Attention, Forward, Gemm, attention_law, forward_law, with_coefficients, with_row_factors
+from simulator.calibrate.parts import Cells
 from simulator.calibrate.profile import profile_text, write_profile
+from simulator.calibrate.repeats import repeated_ratios
 from simulator.calibrate.report import FitReport, report_lines
+from simulator.cost.roofline import logits_s
 from simulator.hardware import Hardware, find_hardware
 from simulator.plots.kernel_fit import GemmPoint, fit_table
 
@@ -191,6 +207,93 @@ def test_held_out_cells_are_never_fitted(stored: Path, report: FitReport) -> Non
     assert found.verdict.level == "do not trust"
 
 
+def test_rows_that_follow_no_law_are_kept_as_passes_showed_them(tmp_path: Path) -> None:
+    """Three rows dearer than four, as small-row kernels of CPUs are: the profile's ratios are those of the measured passes."""
+    jagged = {1: 0.6, 2: 1.1, 3: 1.6, 4: 0.9, 5: 1.2, 6: 1.0, 7: 1.3, 8: 0.8, 9: 1.1, 17: 1.0, 33: 1.0}
+    device = with_row_factors(true_device(), "bf16", jagged)
+    file = measured(tmp_path / "run.jsonl", device, 0.02)
+    series = row_series(file, "bf16", "cuda_graph")
+    assert series is not None
+    found = fit_measurements(file)
+    part = found.part("whole forward")
+    assert part is not None
+    assert "factors by rows of passes" in part.law
+    factors = found.hardware.profile.gemm_row_factors["bf16"]
+    rows = [cell.inputs.rows for cell in series.whole]
+    assert len(rows) >= 7
+    found_ratios = [factors.at(each) / factors.at(rows[0]) for each in rows]
+    assert found_ratios == pytest.approx([jagged[each] / jagged[rows[0]] for each in rows], rel=0.06)
+
+
+def test_smooth_rows_are_left_to_the_law(report: FitReport) -> None:
+    part = report.part("whole forward")
+    assert part is not None
+    tried = dict(part.tried)
+    chosen = part.law.startswith("matrices with factors")
+    errors = [value for name, value in tried.items() if name.endswith("other repetitions") and isinstance(value, float)]
+    assert chosen == (errors[0] > min(errors[1:]))
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_verification_that_copies_the_cache_for_every_head_is_told_from_a_walk_that_does_not(copies: bool) -> None:
+    truth = {
+        "walk_overhead_s": 2e-5, "walk_s_per_token": 6e-8, "walk_fixed_s": 2e-6, "walk_row_s_per_token": 8e-9,
+        "walk_copy_s_per_byte": 9e-11 * copies, "walk_copy_free_bytes": 5e6 * copies,
+    }  # fmt: skip
+    device = with_coefficients(find_hardware("epyc_9654"), truth)
+    device = replace(device, profile=device.profile.model_copy(update={"compute_units": 1}))
+    law = attention_law(device, "fp32", "serial_walk")
+    places = itertools.product((1, 2, 4, 8), (2, 3, 4, 8, 16), (128, 256, 1024, 2048, 4096))
+    inputs = [Attention(batch, rows, context + rows, 9, 3, 64) for batch, rows, context in places]
+    noise = np.random.default_rng([3, *b"copies"]).normal(0, 0.03, len(inputs))
+    cells = [
+        Observation(each, seconds * math.exp(off), f"{each.batch}, {each.tokens - each.rows}")
+        for each, seconds, off in zip(inputs, law({}, inputs), noise, strict=True)
+    ]
+    part = fit_walk(device, "fp32", Cells(cells[::2], cells[1::2]))
+    assert ("copies" in part.law) == copies
+    assert part.held_out is not None
+    assert part.held_out.median < 0.04
+    for name in ("walk_s_per_token", "walk_row_s_per_token", *(("walk_copy_s_per_byte",) if copies else ())):
+        assert part.values[name] == pytest.approx(truth[name], rel=0.15), name
+
+
+def _beside(file: MeasurementFile, *measurements: Measurement) -> MeasurementFile:
+    return replace(file, measurements=(*file.measurements, *measurements))
+
+
+def _once(kind: Kind, inputs: dict[str, Value], seconds: float, held_out: bool = False) -> Measurement:
+    return Measurement(kind, inputs, "held_out" if held_out else "fit", (seconds,), (), (0,), (0.0,))
+
+
+def test_all_reduce_and_sampling_times_reach_the_profile_and_its_answers(stored: Path, tmp_path: Path) -> None:
+    file = read_measurements(stored)
+    reduced = [
+        _once("all_reduce", {"devices": 2, "bytes": 2**power, "dtype": "bf16"},
+              8e-6 + min(2**power, 2**20) / 9e10 + max(2**power - 2**20, 0) / 2e11, power == 18)
+        for power in (13, 16, 18, 20, 23, 26)
+    ]  # fmt: skip
+    sampled = [
+        _once("sampling", {"rows": rows, "vocab_size": 32000, "dtype": "bf16", "method": method},
+              4.0 * rows * 32000 / 1e12 * times, rows == 4)
+        for rows in (1, 4, 8, 16) for method, times in (("greedy", 1), ("multinomial", 20))
+    ]  # fmt: skip
+    crop = _once("kv_crop", {"layers": 30, "batch": 1}, 6e-5)
+    found = fit_measurements(_beside(file, *reduced, *sampled, crop))
+    write_profile(found, tmp_path / "two.yaml")
+    loaded = find_hardware(str(tmp_path / "two.yaml"))
+    cost = loaded.all_reduce("nccl", 2)
+    assert (cost.alpha_s, cost.bandwidth_bytes_per_s, cost.large_message_bandwidth_bytes_per_s) == pytest.approx(
+        (8e-6, 9e10, 2e11), rel=0.01
+    )
+    assert "custom" in loaded.profile.all_reduce
+    assert loaded.sampling_bandwidth_bytes_per_s == pytest.approx(1e12, rel=0.01)
+    assert logits_s(4, 32000, 2, loaded) == pytest.approx(2 * 4 * 4 * 32000 / 1e12, rel=0.01)
+    text = "\n".join(report_lines(found))
+    assert "cropping the KV cache 2.0 µs a layer" in text
+    assert "softmax and a draw 20 times as long" in text
+
+
 # -------------------------------------------------------------------------------------------------------------- profile
 
 
@@ -231,6 +334,26 @@ def test_a_device_that_no_datasheet_knows_gets_measured_peaks(stored: Path, tmp_
     known = fit_measurements(file).hardware
     cells_of = [Gemm(m, 4096, 4096) for m in (1, 8, 512)]
     assert gemm_seconds(loaded, "bf16")(cells_of) == pytest.approx(gemm_seconds(known, "bf16")(cells_of), rel=0.03)
+
+
+ROOT = Path(__file__).parents[1]
+SHIPPED = sorted((ROOT / "calibration" / "measurements").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_measurement_gives_its_shipped_profile_to_the_byte_and_holds_the_bar(path: Path) -> None:
+    """Fitted again, the profile has the ratio t(γ+1 rows)/t(1 row) within 10 % of what a second series in the same run gave."""
+    file = read_measurements(path)
+    found = fit_measurements(file)
+    assert profile_text(found) == (ROOT / "hardware_profiles" / f"{path.stem}.yaml").read_text()
+    _, ratios = repeated_ratios(file, found)
+    assert [ratio.num_speculative_tokens for ratio in ratios] == list(range(1, 9))
+    assert max(ratio.profile_error for ratio in ratios) < 0.10
+    # Whole passes that were not fitted, batches and contexts of their own and a model among them.
+    part = found.part("whole forward")
+    assert part is not None
+    assert part.held_out is not None
+    assert part.held_out.median < 0.15
 
 
 # ----------------------------------------------------------------------------------------------------- two calibrations

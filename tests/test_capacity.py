@@ -125,6 +125,16 @@ def test_the_share_of_good_requests_is_a_limit_too():
     assert strict < loose
 
 
+def test_clients_that_give_up_were_not_served_within_the_level():
+    """Every answer that is finished is fast, because slow ones are given up: that is no capacity."""
+    impatient = {**BASE["workload"], "time_out_s": 0.65}
+    found = capacity(
+        scenario(speculation=None, acceptance=None, workload=impatient, service_level={"ttft_p99_s": 5.0}), repetitions=1
+    ).plain
+    assert found.sustained.limited_by == "TTFT p99"
+    assert found.rate_per_s < 0.9 * found.saturation.value
+
+
 # ----------------------------------------------------------------------------------------------------- what it reports
 
 

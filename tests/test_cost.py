@@ -74,6 +74,53 @@ def test_gemm_reaches_the_weight_stream_at_one_row_and_the_arithmetic_at_many():
     assert many.seconds - overhead == pytest.approx(2.0 * 16384 * n * k / H100.flops_per_s("bf16"), rel=0.05)
 
 
+def with_coefficients(device: str, **values: float):
+    change = HardwareOverride(base=device, **values)
+    return override(find_hardware(device), change, Document("", {}))
+
+
+@given(st.integers(1, 1024), st.integers(1, 1024), st.integers(1, 300), st.integers(1, 300), st.floats(0, 1))
+def test_waves_of_blocks_make_no_gemm_cheaper_and_keep_more_rows_and_columns_dearer(few, many, narrow, wide, power):
+    waves = with_coefficients("h100_sxm", gemm_wave_power=power)
+    (few, many), (narrow, wide) = sorted((few, many)), sorted((narrow, wide))
+    small, large = (gemm(m, 128 * n, 4096, 2.0, waves, "bf16").seconds for m, n in ((few, narrow), (many, wide)))
+    assert small <= large * (1 + 1e-12)
+    assert large >= gemm(many, 128 * wide, 4096, 2.0, H100, "bf16").seconds * (1 - 1e-12)
+
+
+def test_a_full_wave_of_blocks_costs_nothing_more_and_one_block_beyond_it_a_wave():
+    waves, units = with_coefficients("h100_sxm", gemm_wave_power=1.0), H100.profile.compute_units
+    full, beyond = (128 * count for count in (units, units + 1))
+    times = [[gemm(512, n, 8192, 2.0, device, "bf16").seconds for n in (full, beyond)] for device in (H100, waves)]
+    assert times[0][0] == times[1][0]
+    # Eight waves are full, the ninth holds eight blocks.
+    assert times[1][1] == pytest.approx(9 / 8 * times[0][0], rel=0.02)
+
+
+def test_rows_lengthen_a_walk_and_copies_of_the_cache_cost_what_the_caches_do_not_hold():
+    """PyTorch on a CPU: three query heads share a KV head, and three copies of the cache are made before several rows are verified."""
+    plain = {"walk_row_s_per_token": 0.0, "walk_copy_s_per_byte": 0.0}
+    attention = {}
+    for name, values in {
+        "plain": plain,
+        "rows": plain | {"walk_row_s_per_token": 8e-9},
+        "copies": plain | {"walk_copy_s_per_byte": 1e-10, "walk_copy_free_bytes": 0.0},
+        "held": plain | {"walk_copy_s_per_byte": 1e-10, "walk_copy_free_bytes": 1e9},
+    }.items():
+        device = with_coefficients("epyc_9654", compute_units=1, **values)
+        cost = ForwardCost(find_model("SmolLM2-135M"), device, find_engine("hf_eager"), 1, "fp32", "fp32")
+        attention[name] = [cost.attention_term(uniform_pass(1, rows, 1024, None)).seconds for rows in (1, 2, 4)]
+    layers, heads, dim, tokens = 30, 9, 64, 1024
+    plain_s = attention["plain"]
+    # A plain step needs no mask and makes no copies; nor do its rows walk.
+    assert len({times[0] for times in attention.values()}) == 1
+    by_rows = [layers * heads * tokens * dim / 128 * 8e-9 * rows for rows in (2, 4)]
+    assert [a - b for a, b in zip(attention["rows"][1:], plain_s[1:], strict=True)] == pytest.approx(by_rows)
+    copied = layers * 2 * heads * dim * tokens * 4 * 1e-10
+    assert [a - b for a, b in zip(attention["copies"][1:], plain_s[1:], strict=True)] == pytest.approx([copied, copied])
+    assert attention["held"] == plain_s
+
+
 def test_serial_walk_is_one_walk_while_blocks_fit_the_device_and_waves_after():
     units, walk = H100.profile.compute_units, walk_s(4096, 1, 128, H100)
     overhead = H100.coefficients.walk_overhead_s.value

@@ -93,3 +93,12 @@ def test_mistakes_are_one_clear_message(arguments, expected):
     code, shown = run_quietly(arguments)
     assert code == 2
     assert expected in shown
+
+
+def test_assumed_coefficients_say_as_on_which_device(capsys):
+    """The H200's 8-bit kernels were not measured: those of the H100 stand in, and the text says so."""
+    point = ["--hardware", "H200", "--engine", "sglang", "--target", "Qwen/Qwen3-8B", "--precision", "fp8", "--method", "eagle3"]
+    assert main(["explain", *point, "--num-speculative-tokens", "3", "--batch", "8", "--context-len", "1000"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "gemm_overhead_s_by_type.fp8" in said.split("Assumed:")[1]
+    assert "as on the H100 SXM" in said

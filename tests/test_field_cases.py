@@ -253,7 +253,7 @@ def test_d8_loses_at_batch_64_about_what_was_measured() -> None:
 
 def test_d8_crosses_over_where_captured_batches_end() -> None:
     """sgl-project/sglang#4543 and #3956 on the same hardware (C19): slower than without above 32, faster up to there."""
-    assert [d8(batch).verdict for batch in (16, 32)] == ["win", "win"]
+    assert [d8(batch).speedup > 1 for batch in (16, 32)] == [True, True]
     assert [d8(batch).speedup < 0.9 for batch in (40, 48, 63)] == [True, True, True]
 
 

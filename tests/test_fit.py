@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from calibration.fit import Candidate, FitError, Observation, Parameter, UnidentifiableError, choose, errors, fit
+from calibration.choice import Candidate, choose
+from calibration.fit import FitError, Observation, Parameter, UnidentifiableError, errors, fit
 
 
 @dataclass(frozen=True)

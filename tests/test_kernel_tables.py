@@ -68,10 +68,19 @@ def test_layers_up_to_512_rows_are_predicted_within_8_percent(profile_id: str) -
 
 @pytest.mark.parametrize(
     ("profile_id", "devices"),
-    [("a100_sxm_80gb", 2), ("a100_sxm_80gb", 4), ("a100_sxm_80gb", 8), ("a40", 2), ("a40", 4), ("a40", 8), ("h100_sxm", 2)],
+    [
+        ("a100_sxm_80gb", 2),
+        ("a100_sxm_80gb", 4),
+        ("a100_sxm_80gb", 8),
+        ("a40", 2),
+        ("a40", 4),
+        ("a40", 8),
+        ("h100_sxm", 2),
+        ("h100_sxm", 4),
+    ],
 )
 def test_layers_split_over_devices_are_predicted_within_10_percent(profile_id: str, devices: int) -> None:
-    """From one device's layer alone. On the H100 over 4 and 8 devices matrices are too short for what one device taught: 11 and 17 %."""
+    """From one device's layer alone. On the H100 over 8 devices matrices are too short for what one device taught: 13 %."""
     assert layer_fit(profile_id)[1][f"layers, {devices} devices"].mean < 0.10
 
 
@@ -81,6 +90,12 @@ def test_a_matrix_is_predicted_from_the_other_three_within_10_percent(profile_id
     dtype = str(layers[0].inputs["dtype"])
     ((_, found),) = leave_one_matrix_out(layers, find_hardware(profile_id), dtype, SOURCES[profile_id].tiles)
     assert found.mean < 0.10
+
+
+def test_waves_of_blocks_are_what_narrow_matrices_of_a_split_layer_run_into() -> None:
+    """H100 layers over 8 devices: the form without them errs by 15 to 16 %, and so does every table by rows."""
+    assert layer_fit("h100_sxm")[0].coefficients.gemm_wave_power.value > 0.3
+    assert layer_fit("h100_sxm")[1]["layers, 8 devices"].mean < 0.135
 
 
 @pytest.mark.parametrize(
@@ -97,7 +112,7 @@ def test_shipped_coefficients_are_those_of_this_fit(profile_id: str) -> None:
     """The devices whose fit takes seconds; those with single GEMMs were fitted by the same call."""
     fitted = layer_fit(profile_id)[0].coefficients
     shipped = find_hardware(profile_id).coefficients
-    for name in ("memory_bandwidth_fraction", "gemm_overhead_s", "gemm_smoothness", "gemm_tile_rows"):
+    for name in ("memory_bandwidth_fraction", "gemm_overhead_s", "gemm_smoothness", "gemm_tile_rows", "gemm_wave_power"):
         assert getattr(shipped, name).value == pytest.approx(getattr(fitted, name).value, rel=0.005), name
 
 

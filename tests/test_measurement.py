@@ -96,7 +96,7 @@ def test_a_file_cut_anywhere_is_truncated_or_resumes_with_all_whole_lines(path: 
         return
     before = read_measurements(path, unfinished=True)
     assert before.dropped == (not kept.endswith(b"\n"))
-    writer, resumed = MeasurementWriter.resume(path, 0.1)
+    writer, resumed = MeasurementWriter.resume(path, 0.1, before.minutes)
     with writer:
         writer.append(Visit(cell=CELLS[0], round=7, at_s=9.0, seconds=(5.0,)))
         writer.finish()
@@ -110,11 +110,34 @@ def sample_count(file: MeasurementFile) -> int:
     return sum(len(measured.seconds) for measured in file.measurements)
 
 
-def test_a_finished_file_is_not_resumed_and_an_existing_one_not_overwritten(path: Path) -> None:
-    with pytest.raises(MeasurementError, match="finished"):
-        MeasurementWriter.resume(path, 0.1)
+def test_a_finished_file_goes_on_where_it_ended_and_an_existing_one_is_not_overwritten(path: Path) -> None:
+    before, first = read_measurements(path), path.read_bytes()
+    writer, seen = MeasurementWriter.resume(path, 0.1, 2 * before.minutes)
+    assert seen == before
+    with writer:
+        writer.append(Visit(cell=CELLS[0], round=7, at_s=9.0, seconds=(5.0,)))
+    with pytest.raises(MeasurementError, match="unfinished"):
+        read_measurements(path)
+    writer, _ = MeasurementWriter.resume(path, 0.1, 2 * before.minutes)
+    with writer:
+        writer.finish()
+    after = read_measurements(path)
+    assert path.read_bytes().startswith(first)
+    assert after.finished
+    assert (after.minutes, after.header) == (2 * before.minutes, before.header)
+    assert sample_count(after) == sample_count(before) + 1
     with pytest.raises(FileExistsError):
         MeasurementWriter.create(path, HEADER)
+
+
+def test_only_a_resumed_run_may_follow_the_end(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines, lines[1]]))
+    with pytest.raises(MeasurementError):
+        read_measurements(path)
+    path.write_bytes(b"".join([*lines, lines[1][:10]]))
+    with pytest.raises(MeasurementError, match="nothing but a resumed run may follow"):
+        read_measurements(path)
 
 
 def test_refused_cells_keep_their_reason_and_give_no_samples(tmp_path: Path) -> None:

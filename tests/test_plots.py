@@ -294,7 +294,7 @@ def test_the_break_even_is_marked_at_r(figures: dict[str, Figure], result: Simul
 
 def test_bars_sum_to_plain_step_round_and_round_per_token(result: SimulationResult) -> None:
     comparison = rounds.best_of(result)
-    plain, one_round, per_token = rounds.round_table(comparison)
+    plain, one_round, per_token = rounds.round_table(comparison.round, comparison.mean_acceptance_length)
     assert plain.seconds == pytest.approx(comparison.round.plain_step_s)
     assert one_round.seconds == pytest.approx(comparison.r.value * plain.seconds)
     assert per_token.seconds == pytest.approx(one_round.seconds / comparison.mean_acceptance_length)

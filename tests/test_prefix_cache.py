@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,10 @@ from simulator.serving.kv_cache import KVCache
 from simulator.serving.prefix_cache import block_runs
 from simulator.simulation import Server, batching_rules, simulate
 from simulator.spec import Document
-from simulator.workload import Content, Request, content_of
+from simulator.workload import Content, Request, content_of, requests_of
 from tests.test_serving import Accepts, Constant
 
+TRACES = Path(__file__).parents[2] / "shared" / "traces"
 BLOCK = 4
 ROOMY = BatchingRules(
     max_num_seqs=64, max_num_batched_tokens=64, max_model_len=4000, total_blocks=100_000, block_tokens=BLOCK,
@@ -237,3 +240,72 @@ def test_the_run_says_how_much_was_found() -> None:
     result = simulate(server.scenario)
     assert result.plain.summary.prefix_hit_rate == pytest.approx(9 * 62 * 16 / (10 * 1024))
     assert result.comparisons[0].variant.summary.prefix_hit_rate == pytest.approx(9 * 61 * 16 / (10 * 1024))
+
+
+# ---------------------------------------------------------------------------------------------------------- real traffic
+
+
+def recorded(name: str, count: int | None = None, **changes: Any) -> Server:
+    """An H100 server under a recorded trace; skips where it is not present."""
+    path = TRACES / name
+    if not path.exists():
+        pytest.skip("request traces lie outside the project")
+    data: dict[str, Any] = {
+        "hardware": "h100_sxm", "engine": "vllm", "target": {"model": "meta-llama/Llama-3.1-8B-Instruct"},
+        "workload": {"arrivals": {"process": "trace"}, "requests": {"trace": str(path)}, "num_requests": count}, **changes,
+    }  # fmt: skip
+    asked = scenario_of(Document("recorded", data, {}))
+    return Server.of(asked, asked.shapes[0] if asked.shapes else None)
+
+
+def arriving(server: Server) -> tuple[Request, ...]:
+    return requests_of(server.scenario.file.workload, 1, server.scenario.source)
+
+
+def test_with_room_for_all_mooncakes_conversations_find_what_their_hash_ids_share() -> None:
+    """Each prompt finds its longest beginning that came before, in whole blocks, but its last token; counted here from the file."""
+    requests = [replace(r, output_tokens=1) for r in arriving(recorded("mooncake_conversation_trace.jsonl", 3000))]
+    seen: dict[tuple[int, int], int] = {}
+    expected = []
+    lines = (TRACES / "mooncake_conversation_trace.jsonl").read_text().splitlines()[:3000]
+    for line in map(json.loads, lines):
+        node = found = 0
+        for place, one in enumerate(line["hash_ids"]):
+            tokens = min(512, line["input_length"] - 512 * place)
+            if (node, one) in seen and found == 512 * place:
+                found += tokens
+            node = seen.setdefault((node, one), len(seen) + 1)
+        expected.append(min(found // 16, (line["input_length"] - 1) // 16) * 16)
+    rules = replace(
+        ROOMY, max_num_batched_tokens=10**7, max_model_len=10**6, total_blocks=10**7, block_tokens=16, max_num_seqs=10**4
+    )
+    result = serve(requests, rules, Constant(0.001), lambda _: Accepts(), lambda _: 0)
+    assert result.records.column("cached_tokens").tolist() == expected
+    assert sum(expected) > 0.2 * sum(request.prompt_tokens for request in requests)
+
+
+SPECULATING = {"speculation": {"method": "eagle3", "num_speculative_tokens": 3}, "acceptance": {"acceptance_rate": 0.7}}
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    [
+        ("AzureLLMInferenceTrace_conv.csv", 1), ("AzureLLMInferenceTrace_code.csv", 1), ("mooncake_synthetic_trace.jsonl", 4),
+        ("mooncake_conversation_trace.jsonl", 4),
+    ],
+)  # fmt: skip
+def test_a_recorded_hour_is_served_to_its_end_and_both_engines_agree(name: str, devices: int) -> None:
+    changes = {**SPECULATING, "parallel": {"tensor_parallel_size": devices}}
+    server = recorded(name, **changes)
+    requests = arriving(server)
+    result = server.run(requests)
+    summary = summarise(result)
+    assert summary.finished + sum(summary.rejected.values()) == len(requests)
+    assert set(summary.rejected) <= {"longer than max_model_len"}
+    some = result.records.served_by_arrival().take(np.arange(0, summary.finished, 97))
+    assert all(sum(record.emission_tokens) == record.output_tokens for record in some)
+    asked, found = (int(result.records.served_by_arrival().column(column).sum()) for column in ("prompt_tokens", "cached_tokens"))
+    assert int(result.steps.column("prefill_tokens").sum()) + found == asked or summary.preemptions
+    assert (found > 0) == name.startswith("mooncake")
+    first = requests[:150]
+    assert repr(server.run(first).records) == repr(replace(server, readable=True).run(first).records)

@@ -105,9 +105,9 @@ def test_headings_are_in_order_with_one_on_top(text: str) -> None:
 def test_every_figure_has_words_for_who_cannot_see_it(text: str) -> None:
     reader = Reader(text)
     pictures = reader.attributes("svg")
-    assert len(pictures) == 1 + 6  # the interval of the verdict, and the figures of a run
+    assert len(pictures) == 1 + 7  # the interval of the verdict, and the figures of a run
     assert all(picture["role"] == "img" and len(picture["aria-label"]) > 20 for picture in pictures)
-    assert len(reader.attributes("figure")) == len(reader.attributes("figcaption")) == 6
+    assert len(reader.attributes("figure")) == len(reader.attributes("figcaption")) == 7
 
 
 def test_the_page_says_what_the_markdown_says(folder: Path, text: str) -> None:
@@ -261,7 +261,7 @@ def test_a_browser_renders_it_without_a_request_an_error_or_a_sideways_scroll(
     assert found["title"].startswith("chat: ")
     assert found["wide"] <= width
     assert found["cut"] == 0
-    assert len(found["heights"]) == 7
+    assert len(found["heights"]) == 8
     assert min(found["heights"]) > 20
     colours = themes()["dark" if dark else "light"]
     shown = {"#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", found[name])) for name in ("ground", "ink")}

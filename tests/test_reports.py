@@ -334,7 +334,7 @@ def test_a_run_is_written_whole_and_other_files_are_left_alone(result: Simulatio
     (out / "report.md").write_text("old")
     written = reports.write_run(result, out)
     names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
-    figures = {f"figures/{name}.png" for name in ("speedup", "round", "latency", "load", "break_even", "best_gamma")}
+    figures = {f"figures/{name}.png" for name in ("speedup", "round", "tornado", "latency", "load", "break_even", "best_gamma")}
     vectors = {name.replace(".png", ".svg") for name in figures}
     pages = {"notes.txt", "report.html", "report.md", "summary.json"}
     assert names == pages | {"records.parquet", "break_even.csv"} | figures | vectors
@@ -382,7 +382,7 @@ def test_a_disk_that_fills_up_leaves_the_old_report(
     def fail(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "run_figures", lambda result: ())
+    monkeypatch.setattr(files, "run_figures", lambda *each: ())
     monkeypatch.setattr(files, "break_even_figures", lambda answer: ())
     monkeypatch.setattr(files, "_write_records", fail)
     with pytest.raises(SpecError, match="--out: cannot be written: No space left on device"):

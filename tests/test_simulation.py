@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -311,6 +312,7 @@ BINDING = {
     "hardware.walk_copy_s_per_byte": (WALKED, {**WALKED, "hardware": {"base": "rtx_4090", "walk_copy_s_per_byte": 1e-10}}),
     "hardware.walk_copy_free_bytes": ({**WALKED, "hardware": {"base": "rtx_4090", "walk_copy_s_per_byte": 1e-10}}, {**WALKED, "hardware": {"base": "rtx_4090", "walk_copy_s_per_byte": 1e-10, "walk_copy_free_bytes": 1e6}}),
     "hardware.elementwise_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "elementwise_overhead_s": 1e-5}}),
+    "hardware.sampling_bandwidth_fraction": ({}, {"hardware": {"base": "h100_sxm", "sampling_bandwidth_fraction": 0.1}}),
     "engine": ({}, {"engine": "sglang"}),
     "parallel.tensor_parallel_size": ({}, {"parallel": {"tensor_parallel_size": 2}}),
     "parallel.draft_tensor_parallel_size": ({"parallel": {"tensor_parallel_size": 4}}, {"parallel": {"tensor_parallel_size": 4, "draft_tensor_parallel_size": 1}}),
@@ -381,7 +383,7 @@ SLOWER = (
     "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.gemm_wave_power", "hardware.attention_overhead_s",
     "hardware.attention_bandwidth_fraction", "hardware.attention_flops_fraction", "hardware.attention_wave_s",
     "hardware.walk_overhead_s", "hardware.walk_s_per_token", "hardware.walk_row_s_per_token", "hardware.walk_fixed_s",
-    "hardware.walk_copy_s_per_byte", "hardware.elementwise_overhead_s",
+    "hardware.walk_copy_s_per_byte", "hardware.elementwise_overhead_s", "hardware.sampling_bandwidth_fraction",
     "speculation.drafter", "acceptance.acceptance_rate", "acceptance.mean_acceptance_length", "acceptance.proposal_rate",
     "workload.arrivals.rate_per_s", "workload.arrivals.users", "workload.lengths", "limits.max_num_seqs", "speculation.draft_layers",
     "hardware.expert_bandwidth_fraction", "hardware.expert_overhead_s", "hardware.state_overhead_s", "hardware.state_row_s",
@@ -559,10 +561,8 @@ def test_a_one_token_answer_meets_any_limit_on_time_per_token():
 
 def test_a_scaled_round_leaves_prompts_as_they_are():
     """The doubt of R is of decoding: prefills, the draft's included, take the same time however wide it is."""
-    from simulator.simulation import _ScaledRounds
-
     pricer = scenario().deployment.pricer()
-    scaled = _ScaledRounds(pricer, 1.5)
+    scaled = replace(pricer, round_scale=1.5)
     base, more = pricer.price([(500, 3)] * 4, [(256, 0)], 1), scaled.price([(500, 3)] * 4, [(256, 0)], 1)
     assert [name for name, _ in base.terms] == [name for name, _ in more.terms]
     names = {name for name, _ in base.terms}

@@ -120,7 +120,7 @@ def test_real_greedy_rounds_equal_the_replay_round_by_round(pairs: dict[str, Pai
         assert len({each.proposed for each in rounds}) > 2
 
 
-@pytest.mark.parametrize("draft", [*DRAFTS, "medusa:random", "eagle:random"])
+@pytest.mark.parametrize("draft", [*DRAFTS, "medusa", "eagle"])
 def test_real_greedy_rounds_in_a_batch_equal_the_replay_of_each_sequence(pairs: dict[str, Pair], draft: str) -> None:
     pair = pairs.get(draft) or with_draft(pairs["self"], draft)
     ids = [pair.encode(prompt.text) for prompt in KINDS.values()]
@@ -169,6 +169,14 @@ def test_drafts_that_depend_on_their_round_are_replayed_from_one_row_per_start(p
         trace = trace_prompt(pair.target, drafter, pair.encode(KINDS["list"].text), 24)
         assert np.array(trace.acceptance).shape == (24, 16)
         check_replay(pair, drafter, KINDS["list"].text, 24)
+
+
+@pytest.mark.parametrize("draft", ["medusa", "eagle"])
+def test_trained_heads_agree_often_and_replay_as_they_run(pairs: dict[str, Pair], draft: str) -> None:
+    pair = with_draft(pairs["self"], draft)
+    rounds = [each for prompt in KINDS.values() for each in check_replay(pair, pair.drafter, prompt.text, 20)]
+    assert sum(each.accepted for each in rounds) / len(rounds) > 0.8
+    assert {each.proposed for each in rounds} >= ({4} if draft == "medusa" else {8})
 
 
 class Hesitant(Drafter):
@@ -425,6 +433,10 @@ def test_token_ids_are_hashed_and_not_stored_unless_asked_for(few: Path, tmp_pat
         ({"draft": "skip:2-9"}, "skip must name layers from 0 to 3, such as skip:2-3,5 (got '2-9')"),
         ({"draft": "skip:0-3"}, "skip must leave at least one of the 4 layers"),
         ({"draft": "ngram:0"}, "ngram must name the longest and shortest match"),
+        (
+            {"target": str(MODELS / "byte_pair" / "target"), "draft": "medusa"},
+            "medusa:FILE.safetensors, or medusa:random; medusa alone goes with target byte_pair",
+        ),
         ({"draft": "medusa:absent.safetensors"}, "draft medusa: absent.safetensors: no such file"),
         ({"draft": "eagle:few.jsonl"}, "draft eagle: few.jsonl: must be a safetensors file"),
         ({"draft": f"medusa:{SHIPPED}"}, "must hold the tensor output.0.weight of medusa-style heads (its tensors: model.embed"),

@@ -17,6 +17,8 @@ from simulator.workload import (
     ServiceLevel,
     WorkloadProfile,
     WorkloadSpec,
+    again,
+    by_turns,
     load_workload_profile,
     profile_ids,
     requests_of,
@@ -190,6 +192,61 @@ def test_uniform_lengths_take_each_value_equally_often() -> None:
     assert counts / 20_000 == pytest.approx([0.25] * 4, abs=0.015)
 
 
+# ------------------------------------------------------------------------------------- what requests have in common
+
+SHARED = open_loop("process: poisson, rate_per_s: 4", 20) + "shared_prefix_tokens: 100"
+IN_SESSIONS = open_loop("process: poisson, rate_per_s: 4", 20) + "sessions: {turns: 4, think_time_s: 7}"
+
+
+def test_a_shared_prefix_is_the_beginning_of_every_prompt_and_part_of_its_length() -> None:
+    requests, plain = drawn(SHARED), drawn(SHARED.replace("shared_prefix_tokens: 100", ""))
+    assert [(r.prompt_tokens, r.output_tokens, r.arrival_s) for r in requests] == [
+        (r.prompt_tokens, r.output_tokens, r.arrival_s) for r in plain
+    ]
+    assert all(request.content is None for request in plain)
+    contents = [request.content or () for request in requests]
+    assert {content[0] for content in contents} == {(0, 100)}
+    assert len({content[1][0] for content in contents}) == len(requests)
+    assert all(
+        sum(n for _, n in content) == r.prompt_tokens + r.output_tokens for r, content in zip(requests, contents, strict=True)
+    )
+    longer = drawn(SHARED.replace("shared_prefix_tokens: 100", "shared_prefix_tokens: 100000"))
+    assert all(
+        request.content == ((0, request.prompt_tokens), (1 + request.request_id, request.output_tokens)) for request in longer
+    )
+
+
+def test_each_turn_of_a_session_says_again_all_that_was_said() -> None:
+    requests = drawn(IN_SESSIONS)
+    for request in requests:
+        turn = request.request_id % 4
+        assert request.follows == (request.request_id - 1 if turn else None)
+        assert request.prompt_tokens == 512 * (turn + 1) + 128 * turn
+        assert request.content == ((1 + request.request_id // 4, request.prompt_tokens + 128),)
+        assert request.think_time_s == (7 if turn else 0)
+    cut = drawn(IN_SESSIONS.replace("num_requests: 20", "num_requests: 18"))
+    assert cut == requests[:18]
+
+
+def test_sessions_begin_so_often_that_all_turns_make_the_stated_rate() -> None:
+    for turns, mean in (("4", 4.0), ("{distribution: uniform, low: 1, high: 7}", 4.0)):
+        text = open_loop("process: constant, rate_per_s: 4", 400) + f"sessions: {{turns: {turns}, think_time_s: 1}}"
+        begun = [request.arrival_s for request in drawn(text) if request.follows is None]
+        assert np.diff(begun) == pytest.approx(np.full(len(begun) - 1, mean / 4))
+
+
+def test_requests_for_themselves_keep_only_the_shared_text_when_they_come_again() -> None:
+    first = drawn(IN_SESSIONS + "\nshared_prefix_tokens: 100")[1]
+    assert (again(first, 8, 0, 2.5).content, again(first, 8, 0, 2.5).follows) == (first.content, None)
+    content = again(first, 8, 3, 2.5).content
+    assert content is not None
+    assert content[0] == (0, 100)
+    assert content[1][0] not in {1, 2, 3, 4, 5}
+    assert [r.request_id for r in by_turns(drawn(IN_SESSIONS.replace("rate_per_s: 4", "rate_per_s: 1000")))][:10] == [
+        0, 4, 8, 12, 16, 1, 5, 9, 13, 17,
+    ]  # fmt: skip
+
+
 # ------------------------------------------------------------------------------------------------- every key binds
 
 
@@ -227,6 +284,10 @@ def test_uniform_lengths_take_each_value_equally_often() -> None:
             "90",
             "99",
         ),
+        (SHARED, "shared_prefix_tokens: 100", "shared_prefix_tokens: 101"),
+        (IN_SESSIONS, "turns: 4", "turns: 5"),
+        (IN_SESSIONS, "think_time_s: 7", "think_time_s: 8"),
+        (IN_SESSIONS, "rate_per_s: 4", "rate_per_s: 5"),
     ],
 )
 def test_every_key_changes_the_requests(text: str, key: str, other: str) -> None:
@@ -299,6 +360,16 @@ def test_users_and_think_time_are_handed_to_the_simulation() -> None:
         (
             open_loop("process: poisson, rate_per_s: 4").replace("512", "{distribution: lognormal, median: 3, p90: 3}"),
             "p90 must be above median (got p90 3, median 3)",
+        ),
+        (
+            "arrivals: {process: trace}\nnum_requests: 20\nsessions: {turns: 3, think_time_s: 1}\n" + PROFILE,
+            "sessions goes with lengths",
+        ),
+        (IN_SESSIONS.replace(", think_time_s: 7", ""), "sessions.think_time_s: must be given"),
+        (IN_SESSIONS.replace("turns: 4", "turns: 0"), "sessions.turns: must be at least 1 (got 0)"),
+        (
+            SHARED.replace("shared_prefix_tokens: 100", "shared_prefix_tokens: 0"),
+            "shared_prefix_tokens: must be at least 1 (got 0)",
         ),
     ],
 )

@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from calibration.fit import Candidate, FitError, Observation, Parameter, choose
+from calibration.choice import Candidate, choose
+from calibration.fit import FitError, Observation, Parameter
 from simulator.calibrate.laws import (
     ATTENTION_FLOPS,
     CACHE_COPIES,

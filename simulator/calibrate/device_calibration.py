@@ -107,7 +107,7 @@ def reopened(
     """(session to go on with, or None where nothing is left to measure; profile; the measurements so far).
 
     Without --out the file is the one that a new run on this device would write. A file cut off before its first line was whole
-    is begun anew.
+    is begun anew. A finished one goes on where more minutes are asked for than it has.
     """
     profile = profile_path(out, "") if out is not None else _own_profile(request)
     path = measurements_path(profile)
@@ -116,7 +116,12 @@ def reopened(
     if not path.exists():
         return prepare(request), profile, None
     file = read(path, unfinished=True)
-    return None if file.finished else resumed(file.header, request, given), profile, file
+    if file.finished and "minutes" not in given:
+        return None, profile, file
+    if file.finished and request.minutes <= file.minutes:
+        must = f"must be more than the {file.minutes:g} that were measured, which it counts too"
+        raise SpecError([Problem("--minutes", "", must, f"{request.minutes:g}")])
+    return resumed(file, request, given), profile, file
 
 
 def _own_profile(request: Request) -> Path:

@@ -11,6 +11,7 @@ from typing import Any
 from calibration.measurement import MeasurementFile
 from simulator.architecture import ModelArchitecture, config_of
 from simulator.calibrate.attention_fitting import fit_attention
+from simulator.calibrate.beside_fitting import fit_all_reduce, fit_sampling, host_lines, with_all_reduce
 from simulator.calibrate.cells import attention_cells, forward_cells, gemm_cells, row_series, types_of
 from simulator.calibrate.gemm_fitting import fit_gemm, gemm_seconds
 from simulator.calibrate.laws import LAUNCH, Forward, Gemm
@@ -27,15 +28,17 @@ def fit_measurements(file: MeasurementFile) -> FitReport:
     """Fits every part that the file has cells for. Raises `SpecError` where it has no GEMM, or a model that is not known."""
     if not types_of(file, "gemm"):
         raise SpecError([Problem("", "measurements", "must hold times of GEMMs: measure for longer")])
-    header = file.header
+    header = file.header.model_copy(update={"minutes": file.minutes})
     note = f"{header.started[:10]}, torch {header.torch}, measurements sha256 {file.sha256[:12]}"
     fitting = _Fitting(file, peaks_of(file), note)
     fitting.gemms()
     fitting.attention()
     fitting.passes()
+    fitting.beside()
     report = FitReport(
-        header, file.sha256, fitting.hardware, fitting.regime, tuple(fitting.parts), tuple(fitting.ratios), tuple(fitting.free)
-    )
+        header, file.sha256, fitting.hardware, fitting.regime, tuple(fitting.parts), tuple(fitting.ratios), tuple(fitting.free),
+        tuple(host_lines(file)),
+    )  # fmt: skip
     return replace(report, verdict=verdict_on(report))
 
 
@@ -90,6 +93,13 @@ class _Fitting:
         own_mode = _device_mode(self.file)
         for dtype, mode in _types_and_modes(self.file, own_mode, self.primary):
             self._pass(dtype, mode, models, mode == own_mode and dtype == _pass_type(self.file, own_mode, self.primary))
+
+    def beside(self) -> None:
+        if self.file.of("sampling"):
+            self.take(fit_sampling(self.hardware, self.file))
+        reduced = fit_all_reduce(self.file)
+        self.parts += reduced
+        self.hardware = with_all_reduce(self.hardware, reduced, self.note)
 
     def _pass(self, dtype: str, mode: str, models: Mapping[str, ModelArchitecture], taught: bool) -> None:
         """taught: the device learns from this type and mode; others are judged, and a host's launches are told from them."""

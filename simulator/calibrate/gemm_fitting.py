@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from calibration.fit import Fit, FitError, Law, Observation, choose, fit
+from calibration.choice import choose
+from calibration.fit import Fit, FitError, Law, Observation, fit
 from simulator.calibrate.laws import (
     ONE_ROW,
     TILES,

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from calibration.fit import Candidate, Law, Parameter
+from calibration.choice import Candidate
+from calibration.fit import Law, Parameter
 from simulator.architecture import ModelArchitecture
 from simulator.cost.forward import ForwardCost, ForwardPass, uniform_pass
 from simulator.cost.roofline import gemm

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from calibration.fit import Candidate, FitError, Law, Observation, Parameter, choose, fit
+from calibration.choice import Candidate, choose
+from calibration.fit import FitError, Law, Observation, Parameter, fit
 from simulator.architecture import ModelArchitecture
 from simulator.calibrate.laws import (
     DECODE_PARAMETERS,

@@ -17,7 +17,7 @@ from simulator.number_format import FORMATS
 LEAST_ROUNDS = 2
 # Of the time, for the cells of rank 0, on whose times the answer turns. A single sample of theirs is off by 4 % on a busy CPU,
 # and no law smooths them: they need a dozen samples each, far apart, where the others do with a few.
-FIRST_RANK_SHARE = 0.5
+FIRST_RANK_SHARE = 0.6
 # First looks see a quieter machine and friendlier shapes than a run does.
 _CAUTION = 1.5
 

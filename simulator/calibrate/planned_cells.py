@@ -118,7 +118,7 @@ def _gemm_cells(target: Target) -> Iterator[tuple[Cell, int]]:
                     if name == "head" and m > 256:
                         continue
                     split: Split = "held_out" if name == "down" or m in HELD_OUT_ROWS else "fit"
-                    core = name != "head" and (m <= 8 or m in (16, 64, 256)) and index < 2
+                    core = name != "head" and (m <= 8 or m in (16, 64, 256)) and dtype in target.pass_dtypes
                     yield _cell("gemm", split, m=m, n=n, k=k, dtype=dtype), 1 if core else 2 if m <= 128 and not index else 3
 
 
@@ -145,7 +145,7 @@ def _attention_cells(target: Target) -> Iterator[tuple[Cell, int]]:
                 for rows in VERIFIED_ROWS if batch == 1 else (4, 8):
                     split: Split = "held_out" if context == held_out_context or rows in HELD_OUT_VERIFIED_ROWS else "fit"
                     asked = {"batch": batch, "rows": rows, "context": context, **heads, "backend": target.backends["verify"]}
-                    rank = 1 if rows in (2, 8) and batch == 1 and not index else 2 if rows in (2, 4, 8, 16) else 3
+                    rank = (1 if rows in (2, 4, 8, 16) else 2) + index
                     yield _cell("verify_attention", split, **asked), rank
 
 

@@ -37,11 +37,12 @@ def peaks_of(file: MeasurementFile) -> Hardware:
     )
     rate = max(_rate(flops, each.median_s) for each, flops in gemms)
     dtypes = dict.fromkeys(str(each.inputs["dtype"]) for each, _ in gemms)
-    what = f"best measured on {header.threads} threads" if header.device == "cpu" else "best measured"
+    what = f"best measured on {_threads(header)}" if header.device == "cpu" else "best measured"
     memory = Quantity(value=float(header.memory_bytes), source="measured", note="as the system reports it")
     profile = HardwareProfile(
         schema_version=1,
-        name=header.device_name,
+        # A part of a CPU is no such CPU.
+        name=f"{header.device_name}, {_threads(header)}" if header.device == "cpu" else header.device_name,
         vendor=next((vendor for vendor in _VENDORS if vendor.casefold() in header.device_name.casefold()), "unknown"),
         kind=_KINDS.get(header.device, "accelerator"),
         compute_capability=header.compute_capability or None,
@@ -119,8 +120,12 @@ def _environment(header: Header) -> str:
     if header.driver:
         parts.append(f"driver {header.driver}")
     if header.device == "cpu":
-        parts += [f"{header.threads} threads", f"load {header.load_average:.1f}"]
+        parts += [_threads(header), f"load {header.load_average:.1f}"]
     return ", ".join([*parts, f"clock {header.clock}"])
+
+
+def _threads(header: Header) -> str:
+    return f"{header.threads} thread{'s' if header.threads > 1 else ''}"
 
 
 def _coefficients(coefficients: Coefficients) -> Iterator[str]:
@@ -130,7 +135,7 @@ def _coefficients(coefficients: Coefficients) -> Iterator[str]:
         if isinstance(value, Quantity):
             if value.source != "assumed":
                 yield f"  {name}: {_quantity(value)}"
-        else:
+        elif value is not None:
             fitted = {dtype: item for dtype, item in value.items() if item.source != "assumed"}
             if fitted:
                 yield f"  {name}:"

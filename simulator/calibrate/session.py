@@ -37,6 +37,8 @@ def measure(session: Session, path: Path, resume: bool, progress: Progress, refu
         turns = Turns(session.plan.cells, session.header.seed, before, refused)
         while (at_s := time.monotonic() - begun) < budget_s and (turn := turns.next()) is not None:
             number, planned = turn
+            if planned.cell.key in refused:
+                continue
             progress(planned.cell.kind, number, at_s)
             visit = visitor.visit(planned.cell, number, round(at_s, 3), *samples_of(planned))
             if visit.status != "ok":
@@ -63,7 +65,7 @@ def _problem(error: MeasurementError) -> SpecError:
 def _opened(session: Session, path: Path, resume: bool) -> tuple[MeasurementWriter, MeasurementFile | None]:
     try:
         if resume:
-            return MeasurementWriter.resume(path, load_average())
+            return MeasurementWriter.resume(path, load_average(), session.minutes)
         path.parent.mkdir(parents=True, exist_ok=True)
         return MeasurementWriter.create(path, session.header), None
     except FileExistsError:

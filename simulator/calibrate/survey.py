@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from calibration.measurement import Header
+from calibration.measurement import Header, MeasurementFile
 from simulator.calibrate.durations import Rates
 from simulator.calibrate.models import Dimensions, chosen_models
 from simulator.calibrate.plan import Plan, plan
@@ -70,9 +70,10 @@ def prepare(request: Request, dry: bool = False) -> Session:
     return replace(_looked_at(request, device), begun=begun)
 
 
-def resumed(header: Header, request: Request, given: Mapping[str, object]) -> Session:
+def resumed(file: MeasurementFile, request: Request, given: Mapping[str, object]) -> Session:
     """The session that a file of measurements belongs to. `given`: fields of `request` that the user stated, which must agree;
     other minutes than before are the new total."""
+    header = file.header
     stored = {
         "device": header.device, "dtypes": header.pass_dtypes, "threads": header.threads, "hardware": header.peaks,
         "seed": header.seed,
@@ -104,14 +105,14 @@ def resumed(header: Header, request: Request, given: Mapping[str, object]) -> Se
     again = plan(_target(header), _rates(header), header.minutes)
     if again.hash != header.plan:
         raise SpecError([Problem("--resume", "", "must go on with the version of this program that planned the measurements")])
-    return Session(float(request.minutes if "minutes" in given else header.minutes), again, header, folders, device, begun)
+    return Session(float(request.minutes if "minutes" in given else file.minutes), again, header, folders, device, begun)
 
 
 def _device(kind: str, threads: int) -> Device:
     """Raises `SpecError` where PyTorch is not installed or has no such device."""
     from importlib.util import find_spec
 
-    missing = [name for name in ("torch", "transformers") if find_spec(name) is None]
+    missing = [name for name in ("torch", "transformers", "accelerate") if find_spec(name) is None]
     if missing:
         must = f"measuring needs {' and '.join(missing)}: install the extra with `pip install 'specsim[calibrate]'`"
         raise SpecError([Problem("", "", must)])

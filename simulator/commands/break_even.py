@@ -32,7 +32,7 @@ def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = Fal
         return
     _print_break_even(console_of_stdout(), answer)
     if out is not None:
-        console_of_stdout().print(f"Table and figures: {out}")
+        console_of_stdout().print(f"Report, table and figures: {out}")
 
 
 def _print_break_even(console: Console, answer: BreakEven) -> None:

@@ -40,7 +40,9 @@ def calibrate(
         str | None, typer.Option(help="Profile with the device's datasheet peaks (default: found by the device's name).")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Profile to write (default hardware_profiles/NAME.yaml).")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with measurements that were cut off.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with measurements that were cut off, or with more --minutes in all.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its duration, measure nothing.")] = False,
     refit: Annotated[Path | None, typer.Option(help="Fit this file of measurements again; needs no torch.")] = None,
     compare: Annotated[
@@ -107,7 +109,7 @@ def _measure(request: Request, given: Mapping[str, object], out: Path | None, re
     path = measurements_path(profile)
     if session is None:
         assert before is not None
-        err.print(f"{path} is finished: nothing is left to measure.")
+        err.print(f"{path} is finished: nothing is left to measure; --minutes beyond its {before.minutes:g} would add to it.")
         _finish(before, profile, as_json)
         return
     if before is not None:

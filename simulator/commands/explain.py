@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import Field
 
-from simulator.commands.flags import AsJson, at_point
+from simulator.commands.flags import AsJson, OutDir, at_point
 from simulator.console import VERDICT_STYLE, console_of_stdout, print_json, print_notes, print_sentence, print_table
 from simulator.spec import Document, Problem, Spec, SpecError, check, plain_scalar
 
@@ -47,6 +47,7 @@ def explain(
     acceptance_rate: Annotated[str | None, typer.Option()] = None,
     acceptance_rates_per_position: Annotated[str | None, typer.Option()] = None,
     conditional_acceptance_rates: Annotated[str | None, typer.Option()] = None,
+    out: OutDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Why: one round beside one plain step, term by term; R against τ; what is unsure; what would flip the sign."""
@@ -55,7 +56,9 @@ def explain(
     from simulator.scenario import load_scenario
 
     given = {
-        name: value for name, value in ctx.params.items() if value is not None and name not in ("scenario", "gamma", "as_json")
+        name: value
+        for name, value in ctx.params.items()
+        if value is not None and name not in ("scenario", "gamma", "out", "as_json")
     }
     if scenario is not None:
         extra = [name for name in given if name not in ("batch", "context_len", "tree_shape")]
@@ -69,6 +72,8 @@ def explain(
         answer = explanation.explain(loaded, gamma, asked.batch, asked.context_len, tree)
     else:
         answer = at_point(given, explanation.explain_point)
+    if out is not None:
+        reports.write_explanation(answer, "" if scenario is None else loaded.name, out)
     if as_json:
         print_json(reports.explanation_summary(answer))
         return
@@ -84,7 +89,11 @@ def explain(
         print_sentence(console, sentence)
     console.print()
     print_table(console, *reports.doubt_table(answer))
+    for sentence in reports.doubt_sentences(answer):
+        print_sentence(console, sentence)
     print_notes(console, [], answer.warnings)
+    if out is not None:
+        console.print(f"Report and figures: {out}")
 
 
 def _tree_of(scenario: Scenario, text: str | None, gamma: int | None) -> Tree | None:

@@ -31,7 +31,9 @@ def sweep(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUES", help="Values a,b,c or a range: 1..8, 0.5..0.9:0.1, 1..256:x2."),
     ] = None,
-    question: Annotated[str | None, typer.Option(help="run, predict or break-even; run where the scenario says nothing.")] = None,
+    question: Annotated[
+        str | None, typer.Option(help="run, predict, break-even or capacity; run where the scenario says nothing.")
+    ] = None,
     out: OutDir = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; left out: as many as pay off.")] = None,
     cluster: Annotated[str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers compute.")] = None,
@@ -184,6 +186,15 @@ _COLUMNS: dict[str, tuple[tuple[str, Cell], ...]] = {
         ("γ", _gamma), ("batch", _number("batch_size")), ("R", _number("r")), ("τ", _number("mean_acceptance_length")),
         ("speedup", _number("speedup")), ("80 % interval", _bounds("speedup")), ("verdict", _plain("verdict")),
         ("α*", _number("break_even_acceptance_rate")),
+    ),
+    "capacity": (
+        ("variant", _plain("variant")),
+        ("requests/s", _number("rate_per_s")),
+        ("80 % interval", _bounds("rate_per_s")),
+        ("gain", _number("gain")),
+        ("verdict", _plain("verdict")),
+        ("limited by", _plain("limited_by")),
+        ("devices", _number("devices")),
     ),
     "break-even": (
         ("γ", _gamma), ("batch", _number("batch_size")), ("context", _number("context_tokens")),

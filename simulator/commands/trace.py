@@ -17,7 +17,7 @@ def trace(
     draft: Annotated[
         str,
         typer.Option(
-            help="The same, or self, ngram:3-1, exit:25 (layers), skip:12-17 (those left out), medusa:FILE or eagle:FILE (heads)."
+            help="The same, or self, ngram:3-1, exit:25 (layers), skip:12-17 (those left out), medusa[:FILE] or eagle[:FILE]."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Trace file, .npz or .parquet; a scenario reads it as acceptance: {trace: FILE}.")],

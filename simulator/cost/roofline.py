@@ -158,6 +158,11 @@ def elementwise_s(moved_bytes: float, hardware: Hardware) -> float:
     return max(hardware.coefficients.elementwise_overhead_s.value, moved_bytes / hardware.bandwidth_bytes_per_s)
 
 
+def logits_s(rows: float, vocab_size: int, passes: float, hardware: Hardware) -> float:
+    """Passes over the logits of `rows` in 32 bit: casts, softmax, arg-max, comparisons."""
+    return passes * 4.0 * rows * vocab_size / hardware.sampling_bandwidth_bytes_per_s
+
+
 def split_kv_attention(kv_bytes: float, blocks: float, flops: float, hardware: Hardware) -> Operation:
     """Attention that splits the KV cache over compute units (Flash-Decoding), or a prefill: no serial walk.
 

@@ -15,7 +15,7 @@ from simulator.cost.alike import AlikeRounds, PromptsBeside
 from simulator.cost.drafting import FUSING_METHODS, Drafter, draft_prefill_terms, drafting_terms, idle_terms
 from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, PassCost, dominant_bound, uniform_pass
 from simulator.cost.parallelism import fullest_prompts, share
-from simulator.cost.roofline import Bound
+from simulator.cost.roofline import Bound, logits_s
 from simulator.cost.tape import Tape, added, larger
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import SELF_METHODS
@@ -421,9 +421,9 @@ class StepPricer:
         requests = asked.sequences + len(asked.prefill)
         host_s = engine.step_overhead_s.value + requests * engine.request_overhead_s.value
         passes = (engine.rejection_passes if speculative else engine.sampler_passes).value
-        logits_bytes = 4.0 * asked.logit_rows * self.target.architecture.vocab_size
+        sampling_s = logits_s(asked.logit_rows, self.target.architecture.vocab_size, passes, hardware)
         terms = [
-            CostTerm("sampling", passes * logits_bytes / hardware.bandwidth_bytes_per_s, "memory"),
+            CostTerm("sampling", sampling_s, "memory"),
             CostTerm("host", host_s, "host"),
         ]
         if speculative:

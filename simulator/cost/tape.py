@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 Operation = Callable[..., Any]
-_Step = tuple[int, Operation, tuple[int, ...]]  # a place on the tape, what is done there, and the places of its operands
+_Step = tuple[Operation, tuple[int, ...]]  # what is done, and the places of what it is done to
 
 
 def _larger(first: float, second: float) -> float:
@@ -97,43 +97,28 @@ class Tape:
 
     def __init__(self, samples: Sequence[float]):
         self.inputs = [Traced(self, index, sample) for index, sample in enumerate(samples)]
-        self._known: dict[tuple[Any, ...], Traced] = {}
-        self._operations: list[tuple[Operation, tuple[Any, ...]]] = []
+        self._steps: dict[tuple[Operation, tuple[int, ...]], Traced] = {}
+        self._constants: dict[Any, int] = {}
 
     def do(self, operation: Operation, *operands: Any) -> Traced:
-        key = (operation, *((operand.index,) if isinstance(operand, Traced) else operand for operand in operands))
-        found = self._known.get(key)
-        if found is not None:
-            return found
-        samples = [operand.sample if isinstance(operand, Traced) else operand for operand in operands]
-        self._operations.append((operation, operands))
-        done = Traced(self, len(self.inputs) + len(self._operations) - 1, operation(*samples))
-        self._known[key] = done
+        step = operation, tuple([self._place(operand) for operand in operands])
+        done = self._steps.get(step)
+        if done is None:
+            samples = [operand.sample if isinstance(operand, Traced) else operand for operand in operands]
+            done = self._steps[step] = Traced(self, len(self.inputs) + len(self._steps), operation(*samples))
         return done
 
+    def _place(self, operand: Any) -> int:
+        """Where a number is: on the tape from 0 on, among the constants from -1 down."""
+        if isinstance(operand, Traced):
+            return operand.index
+        return self._constants.setdefault(operand, -1 - len(self._constants))
+
     def replay(self, results: Sequence[Any]) -> Replay:
-        """A function that does what these results need; numbers among them are constants."""
-        first = len(self.inputs)
-        needed = {result.index for result in results if isinstance(result, Traced)}
-        for index in range(len(self._operations) - 1, -1, -1):
-            if first + index in needed:
-                needed.update([operand.index for operand in self._operations[index][1] if isinstance(operand, Traced)])
-        constants: list[Any] = []
-
-        def place(operand: Any) -> int:
-            """Where a number is: on the tape from 0 on, among the constants from -1 down."""
-            if isinstance(operand, Traced):
-                return operand.index
-            constants.append(operand.item() if isinstance(operand, np.generic) else operand)
-            return -len(constants)
-
-        steps = [
-            (first + index, operation, tuple([place(operand) for operand in operands]))
-            for index, (operation, operands) in enumerate(self._operations)
-            if first + index in needed
-        ]
-        answer = tuple([place(result) for result in results])
-        return Replay(*_compiled(first, tuple(steps), answer, len(constants))(*constants))
+        """These results as a function of the inputs; numbers among them are constants."""
+        answer = tuple([self._place(result) for result in results])
+        constants = [constant.item() if isinstance(constant, np.generic) else constant for constant in self._constants]
+        return Replay(*_compiled(len(self.inputs), tuple(self._steps), answer, len(constants))(*constants))
 
 
 @lru_cache(maxsize=512)
@@ -146,7 +131,8 @@ def _compiled(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], co
     source = [f"def replays({', '.join(f'c{index}' for index in range(constants))}):"]
     for form, function in enumerate(("of_numbers", "of_arrays")):
         source.append(f"    def {function}({', '.join(map(name, range(inputs)))}):")
-        source += [f"        v{at} = {_OPERATIONS[done][form].format(*map(name, operands))}" for at, done, operands in steps]
+        for place, (operation, operands) in enumerate(steps, inputs):
+            source.append(f"        v{place} = {_OPERATIONS[operation][form].format(*map(name, operands))}")
         source.append(f"        return ({''.join(f'{name(place)}, ' for place in answer)})")
     names: dict[str, Any] = {"sqrt": math.sqrt, "root": np.sqrt, "maximum": np.maximum, "minimum": np.minimum, "each": _of_each}
     exec("\n".join([*source, "    return of_numbers, of_arrays"]), names)

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING
 from simulator.plots.break_even import best_gamma_map, break_even_figure, chains
 from simulator.plots.break_even_length import break_even_length_figure
 from simulator.plots.inline import InlineFigure, inline
-from simulator.plots.rounds import round_figure, speedup_figure
+from simulator.plots.rates import rates_figure, shown_rows
+from simulator.plots.rounds import explained_round_figure, round_figure, speedup_figure
 from simulator.plots.style import save, save_all
+from simulator.plots.tornado import tornado_figure
 from simulator.plots.traffic import latency_figure, load_figure
 from simulator.questions.break_even import BreakEven
+from simulator.questions.explanation import Explanation
+from simulator.questions.sensitivity import Sensitivity
 from simulator.simulation import SimulationResult
 
 if TYPE_CHECKING:
@@ -28,21 +32,28 @@ __all__ = [
     "break_even_figures",
     "break_even_length_figure",
     "drawn_into",
+    "explained_round_figure",
+    "explanation_figures",
     "latency_figure",
     "load_figure",
+    "rates_figure",
     "round_figure",
     "run_figures",
     "save",
     "save_all",
+    "shown_rows",
     "speedup_figure",
+    "tornado_figure",
 ]
 
 
-def run_figures(result: SimulationResult) -> Iterator[tuple[str, Figure]]:
-    """(name, figure) of all that a run has to show."""
+def run_figures(result: SimulationResult, moved: Sensitivity | None = None) -> Iterator[tuple[str, Figure]]:
+    """(name, figure) of all that a run has to show. moved: what moves its verdict."""
     if result.best is not None:
         yield "speedup", speedup_figure(result)
         yield "round", round_figure(result)
+    if moved is not None:
+        yield "tornado", tornado_figure(moved)
     yield "latency", latency_figure(result)
     yield "load", load_figure(result)
 
@@ -55,6 +66,12 @@ def break_even_figures(answer: BreakEven) -> Iterator[tuple[str, Figure]]:
         yield "break_even_length", break_even_length_figure(answer)
     if answer.best:
         yield "best_gamma", best_gamma_map(answer)
+
+
+def explanation_figures(answer: Explanation) -> Iterator[tuple[str, Figure]]:
+    """(name, figure) of an explanation."""
+    yield "round", explained_round_figure(answer)
+    yield "tornado", tornado_figure(answer.sensitivity)
 
 
 def drawn_into(folder: Path, figures: Iterable[tuple[str, Figure]], alts: Mapping[str, str]) -> dict[str, InlineFigure]:

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import theory
+from simulator.cost.round import RoundCost
+from simulator.draft_tree import Tree
 from simulator.plots.colour import INK, ink_on
 from simulator.plots.style import (
     LOSE_INK,
@@ -18,11 +20,13 @@ from simulator.plots.style import (
     SPECULATION,
     WIN_TINT,
     caption,
+    deployment_caption,
     new_figure,
     note,
     styled,
 )
 from simulator.plots.words import interval, is_known, milliseconds, significant, times
+from simulator.questions.explanation import Explanation
 from simulator.simulation import Comparison, SimulationResult
 
 if TYPE_CHECKING:
@@ -177,19 +181,18 @@ class Bar:
         return sum(seconds for _, seconds in self.terms)
 
 
-def round_table(comparison: Comparison) -> tuple[Bar, ...]:
-    """A plain step, a round, and the round per emitted token; terms below `SMALL_TERM` of a plain step become "other"."""
-    cost, tau = comparison.round, comparison.mean_acceptance_length
+def round_table(cost: RoundCost, tau: float | None) -> tuple[Bar, ...]:
+    """A plain step, a round, and where τ is known the round per emitted token; terms below `SMALL_TERM` of a plain step become
+    "other"."""
     small_s = SMALL_TERM * cost.plain_step_s
     large = [term.name for term in (*cost.verify, *cost.draft) if term.seconds >= small_s]
     plain = [(term.name, term.seconds) for term in cost.plain]
     speculative = [(term.name, term.seconds) for term in (*cost.verify, *cost.draft)]
     one_round = _grouped(speculative, large)
-    return (
-        Bar("plain step\n= 1 token", _grouped(plain, large)),
-        Bar("one round", one_round),
-        Bar("round ÷ τ\n= 1 token", tuple((name, seconds / tau) for name, seconds in one_round)),
-    )
+    bars = (Bar("plain step\n= 1 token", _grouped(plain, large)), Bar("one round", one_round))
+    if tau is None:
+        return bars
+    return (*bars, Bar("round ÷ τ\n= 1 token", tuple((name, seconds / tau) for name, seconds in one_round)))
 
 
 def _grouped(terms: Sequence[tuple[str, float]], large: Sequence[str]) -> tuple[tuple[str, float], ...]:
@@ -201,23 +204,31 @@ def _grouped(terms: Sequence[tuple[str, float]], large: Sequence[str]) -> tuple[
 def round_figure(result: SimulationResult) -> Figure:
     """One plain step beside one round, term by term."""
     comparison = best_of(result)
-    reading = (
-        f"At batch {comparison.batch} and context {comparison.context:,.0f} tokens, the means of the run without speculation. "
-        f"Blue and grey: the target's pass (one row per sequence, or {_rows(comparison)}); orange: drafting."
-    )
-    figure = new_figure(round_title(comparison), caption(result.scenario, reading))
-    draw_round(figure.subplots(), comparison)
+    where = f"At batch {comparison.batch} and context {comparison.context:,.0f} tokens, the means of the run without speculation."
+    figure = new_figure(round_title(comparison), caption(result.scenario, f"{where} {_colours_mean(comparison.shape)}"))
+    draw_round(figure.subplots(), round_table(comparison.round, comparison.mean_acceptance_length))
     return figure
 
 
-def _rows(comparison: Comparison) -> str:
-    shape = comparison.shape
-    return f"γ + 1 = {shape.nodes}" if shape.is_chain else f"the {shape.nodes} nodes of {shape.name}"
+@styled
+def explained_round_figure(answer: Explanation) -> Figure:
+    """The same at the operating point of an explanation."""
+    tau, r = answer.mean_acceptance_length, significant(answer.r.value)
+    yields = "" if tau is None else f" and yields {significant(tau)} tokens"
+    where = f"At batch {answer.batch} and context {answer.context_tokens:,.0f} tokens."
+    title = f"One round of {answer.shape.name} costs {r} plain steps{yields}"
+    figure = new_figure(title, deployment_caption(answer.deployment, f"{where} {_colours_mean(answer.shape)}"))
+    draw_round(figure.subplots(), round_table(answer.cost, tau))
+    return figure
 
 
-def draw_round(axes: Axes, comparison: Comparison) -> Axes:
+def _colours_mean(shape: Tree) -> str:
+    rows = f"γ + 1 = {shape.nodes}" if shape.is_chain else f"the {shape.nodes} nodes of {shape.name}"
+    return f"Blue and grey: the target's pass (one row per sequence, or {rows}); orange: drafting."
+
+
+def draw_round(axes: Axes, bars: Sequence[Bar]) -> Axes:
     """Stacked bars in milliseconds, labelled where they are wide enough; the others in the legend."""
-    bars = round_table(comparison)
     names = list(dict.fromkeys(name for bar in bars for name, _ in bar.terms))
     colours = dict(zip(names, _term_colours(names), strict=True))
     widest_s = max(bar.seconds for bar in bars)

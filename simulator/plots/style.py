@@ -9,8 +9,9 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from simulator.cost.deployment import Deployment
 from simulator.plots.colour import INK, readable
-from simulator.plots.words import acceptance_source, provenance, short_name, source_counts, speculation_name
+from simulator.plots.words import acceptance_source, method_name, provenance, short_name, source_counts, speculation_name
 from simulator.scenario import Scenario
 from simulator.whole_file import whole_file
 
@@ -101,21 +102,32 @@ def _wrapped(title: str) -> str:
 
 def caption(scenario: Scenario, reading: str = "") -> str:
     """How to read the figure, and where its numbers come from."""
-    deployment, constants = scenario.deployment, provenance(scenario)
-    models = short_name(deployment.target.name)
-    if deployment.speculative:
-        models += f" with {speculation_name(scenario)}"
-    count = deployment.devices
-    devices = f"{count} × " if count > 1 else ""
-    source = (
-        f"Scenario {scenario.name}, seed {scenario.file.seed}: {models}; {devices}{deployment.hardware.name} "
-        f"(constants: {source_counts(constants, 'hardware')}); {deployment.engine.name} ({source_counts(constants, 'engine')})."
-    )
+    constants = provenance(scenario)
+    counts = (source_counts(constants, "hardware"), source_counts(constants, "engine"))
+    name = speculation_name(scenario) if scenario.deployment.speculative else ""
+    source = f"Scenario {scenario.name}, seed {scenario.file.seed}: {_deployed(scenario.deployment, name, counts)}"
     accepted = acceptance_source(scenario)
     if accepted:
         cited = textwrap.shorten(accepted.partition(" (")[0], 110, placeholder=" …")
         source += f" Acceptance: {cited}" + ("" if cited.endswith("…") else ".")
     return f"{reading}\n{source}" if reading else source
+
+
+def deployment_caption(deployment: Deployment, reading: str) -> str:
+    """The same where only an operating point was asked about."""
+    name = method_name(deployment) if deployment.speculative else ""
+    return f"{reading}\n{_deployed(deployment, name)}"
+
+
+def _deployed(deployment: Deployment, drafting: str, counts: tuple[str, str] | None = None) -> str:
+    """Models, devices and engine, and how many constants of the latter two have which source."""
+    models = short_name(deployment.target.name) + (f" with {drafting}" if drafting else "")
+    devices = f"{deployment.devices} × " if deployment.devices > 1 else ""
+    hardware, engine = counts or ("", "")
+    return (
+        f"{models}; {devices}{deployment.hardware.name}{f' (constants: {hardware})' if hardware else ''}; "
+        f"{deployment.engine.name}{f' ({engine})' if engine else ''}."
+    )
 
 
 def save(figure: Figure, path: str | Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simulator.acceptance import band_for
+from simulator.cost.deployment import Deployment
 from simulator.cost.uncertainty import Estimate, links
 from simulator.draft_tree import Tree
 from simulator.hardware import INTER_NODE, Quantity
@@ -70,7 +71,11 @@ def short_name(model: str) -> str:
 
 def speculation_name(scenario: Scenario) -> str:
     """The method in the field's spelling, a draft model by its name."""
-    deployment = scenario.deployment
+    return method_name(scenario.deployment)
+
+
+def method_name(deployment: Deployment) -> str:
+    """The same of a deployment."""
     if deployment.method == "draft_model" and deployment.drafter is not None:
         return f"draft model {short_name(deployment.drafter.name)}"
     return METHOD_NAMES.get(deployment.method, deployment.method)

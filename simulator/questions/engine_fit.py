@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from simulator import resources
 from simulator.cost.uncertainty import with_coefficient, with_constant
@@ -180,6 +179,8 @@ class EngineFit:
             slopes = self.slopes(log_values, chosen)
             white = [_whitened(column, groups) for column in slopes.T]
             return np.concatenate([np.array(white).T, np.diag(1 / self.prior_std)])
+
+        from scipy.optimize import least_squares  # slow to load
 
         found = least_squares(residuals, self.prior, jac=jacobian, loss="soft_l1", f_scale=2.0, xtol=1e-4, ftol=1e-6)
         curvature = np.asarray(found.jac)

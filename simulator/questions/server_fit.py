@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from simulator.cost.uncertainty import ROUND_NOISE_STD, STEP_NOISE_STD, quantities, with_constant
 from simulator.hardware import Quantity
@@ -204,6 +203,8 @@ class _Fit:
         def residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
             asked = dict(self.prior, **dict(zip(free, values, strict=True)))
             return np.concatenate([_whitened(self._log_s(chosen, anchors, asked) - measured), (values - middle) / width])
+
+        from scipy.optimize import least_squares  # slow to load
 
         found = least_squares(residuals, np.array([start[name] for name in free]), xtol=1e-5)
         slopes = np.asarray(found.jac)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from simulator.cost.round import StepPricer
 from simulator.interchange.step_costs import StepCosts
@@ -41,6 +40,8 @@ def table_steps(scenario: Scenario, gamma: int, context: int | None = None) -> T
         [[1.0, *(batch >= other for other in batches[1:]), *(m >= other for other in rows[1:])] for batch, m in pairs],
         dtype=float,
     )
+    from scipy.optimize import nnls  # slow to load
+
     steps, _ = nnls(design / seconds[:, None], np.ones(len(pairs)))
     alpha, theta = np.cumsum(steps[1 : len(batches)]), np.cumsum(steps[len(batches) :])
     table = StepCosts(float(steps[0]), tuple(batches), _from_zero(alpha), tuple(rows), _from_zero(theta))

@@ -16,11 +16,10 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from simulator.cost.uncertainty import Z80, Estimate
 from simulator.serving import Distribution, RequestRecords, ServingResult
-from simulator.serving.metrics import is_good, load_in, window_of
+from simulator.serving.metrics import WARM_UP_FRACTION, is_good, load_in, window_of
 from simulator.workload import Request, ServiceLevel
 
 STEP = 1.005
@@ -205,6 +204,8 @@ class RateSearch:
     def _interval(self, found: int, top: int) -> Estimate:
         """From where the level is met surely to where it may still be met, each with 90 %, to within 2 %; saturation has its own
         doubt."""
+        from scipy.special import stdtrit  # slow to load
+
         z = float(stdtrit(max(BATCHES * len(self.streams) - 1, 1), 0.9))
         width = math.ceil(math.log(WIDEST_END) / math.log(STEP))
         low, high = found - width, min(found + width, top)
@@ -238,10 +239,11 @@ class RateSearch:
         results = [self.serve(at_rate(stream, rate_per_s)) for stream in self.streams]
         windows = [window_of(result.records) for result in results]
         measured = [window.measured for window in windows]
-        exceeded = tuple(Exceeded(limit, *_share_of(measured, limit.exceeds)) for limit in self.limits)
+        asked = [_with_given_up(result, records) for result, records in zip(results, measured, strict=True)]
+        exceeded = tuple(Exceeded(limit, *_share_of(asked, limit.exceeds)) for limit in self.limits)
         loads = [load_in(result, window) for result, window in zip(results, windows, strict=True)]
         level = self.level
-        good = None if level is None else 1 - _share_of(measured, lambda records: ~is_good(records, level))[0]
+        good = None if level is None else 1 - _share_of(asked, lambda records: ~is_good(records, level))[0]
         tokens = sum(int(window.measured.column("output_tokens").sum()) for window in windows)
         seconds = sum(window.seconds for window in windows)
 
@@ -290,9 +292,19 @@ def _pooled(values: Sequence[NDArray[np.float64]]) -> Distribution | None:
     return Distribution.of(together[~np.isnan(together)])
 
 
+def _with_given_up(result: ServingResult, measured: RequestRecords) -> RequestRecords:
+    """The measured requests, and those that their clients gave up meanwhile: they met no limit."""
+    given_up = ~np.isnan(result.records.column("cancelled_s"))
+    if not given_up.any():
+        return measured
+    ended = np.flatnonzero(given_up | ~np.isnan(result.records.column("finish_s")))
+    by_arrival = ended[np.argsort(result.records.column("arrival_s")[ended], kind="stable")]
+    return result.records.take(by_arrival[int(WARM_UP_FRACTION * len(by_arrival)) :])
+
+
 def _share_of(measured: Sequence[RequestRecords], flags: Callable[[RequestRecords], Flags]) -> tuple[float, float, int]:
-    """(share of the requests that are flagged, its standard error by batch means, requests)."""
-    found = [flags(records) for records in measured]
+    """(share of the requests that are flagged or given up, its standard error by batch means, requests)."""
+    found = [flags(records) | ~np.isnan(records.column("cancelled_s")) for records in measured]
     count = sum(map(len, found))
     share = float(sum(int(each.sum()) for each in found) / max(count, 1))
     means = [float(batch.mean()) for each in found for batch in np.array_split(each, BATCHES) if len(batch)]

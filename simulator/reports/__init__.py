@@ -14,7 +14,6 @@ from simulator.reports.capacity import (
     capacity_sentences,
     capacity_summary,
     capacity_tables,
-    write_capacity,
 )
 from simulator.reports.comparison import (
     comparison_notes,
@@ -23,9 +22,15 @@ from simulator.reports.comparison import (
     comparison_table,
     memory_table,
 )
-from simulator.reports.explanation import doubt_table, explanation_sentences, explanation_summary, explanation_table
+from simulator.reports.explanation import (
+    doubt_sentences,
+    doubt_table,
+    explanation_sentences,
+    explanation_summary,
+    explanation_table,
+)
 from simulator.reports.exports import exported
-from simulator.reports.files import prepare_directory, to_json, write_break_even, write_run
+from simulator.reports.files import prepare_directory, to_json, write_break_even, write_capacity, write_explanation, write_run
 from simulator.reports.html import html
 from simulator.reports.imports import HEADER as IMPORT_HEADER
 from simulator.reports.imports import import_rows, import_sentence, import_summary, settings_rows, write_import
@@ -84,6 +89,7 @@ __all__ = [
     "comparison_sentence",
     "comparison_summary",
     "comparison_table",
+    "doubt_sentences",
     "doubt_table",
     "explanation_sentences",
     "explanation_summary",
@@ -135,6 +141,7 @@ __all__ = [
     "write_break_even",
     "write_capacity",
     "write_engine_profile",
+    "write_explanation",
     "write_import",
     "write_run",
     "write_schedule",

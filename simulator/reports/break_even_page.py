@@ -8,7 +8,7 @@ from simulator.plots.words import acceptance_source, significant, speculation_na
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
 from simulator.reports.page import Fact, Page, Section, Table, Text, Tone, Verdict
 from simulator.reports.run_page import BEST_GAMMA, BREAK_EVEN, BREAK_EVEN_LENGTH
-from simulator.reports.sources import closing_sections, ending
+from simulator.reports.sources import closing_sections, closing_words
 from simulator.reports.tables import break_even_sentence, break_even_tables, rows_asked_for
 
 
@@ -33,7 +33,7 @@ def break_even_page(answer: BreakEven) -> Page:
         f"{', '.join(f'{context:,}' for context in answer.contexts)} tokens on {scenario.deployment.hardware.name} under "
         f"{scenario.deployment.engine.name}. Acceptance: {acceptance_source(scenario)}."
     )
-    return Page("break-even", title, asked, _verdict(answer), sections, ending(scenario))
+    return Page("break-even", title, asked, _verdict(answer), sections, closing_words(scenario))
 
 
 def _verdict(answer: BreakEven) -> Verdict:

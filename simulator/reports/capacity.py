@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from simulator.plots.words import interval, significant, speculation_name, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
 from simulator.questions.sustained import LoadPoint
-from simulator.reports.files import replace_files, to_json, write_text
 from simulator.reports.summary import SCHEMA_VERSION, csv_text, ending, plain_data
 
 NOTHING = "–"
@@ -214,13 +212,3 @@ def capacity_csv(answer: CapacityAnswer) -> str:
             cells |= {"good_share": point.good_share, "mean_batch": point.mean_batch, "busy_fraction": point.busy_fraction}
             rows.append(cells)
     return csv_text(rows)
-
-
-def write_capacity(answer: CapacityAnswer, directory: str | Path) -> tuple[Path, ...]:
-    """capacity.json and capacity.csv. Raises `SpecError` naming the flag where the directory cannot be written."""
-
-    def fill(folder: Path) -> None:
-        write_text(folder / "capacity.json", to_json(capacity_summary(answer)))
-        write_text(folder / "capacity.csv", capacity_csv(answer))
-
-    return replace_files(Path(directory), fill)

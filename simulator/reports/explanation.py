@@ -76,6 +76,15 @@ def doubt_table(answer: Explanation) -> tuple[list[str], list[list[str]]]:
     return ["most uncertain coefficient", "value (SI)", "source", "one standard deviation moves R by"], rows
 
 
+def doubt_sentences(answer: Explanation) -> list[str]:
+    """Why the assumed ones among these coefficients are taken to be what they are: those of one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for doubt in answer.doubts:
+        if doubt.quantity is not None and doubt.quantity.source == "assumed" and doubt.quantity.note:
+            reasons.setdefault(doubt.quantity.note, []).append(doubt.name)
+    return ["Assumed: " + "; ".join(f"{', '.join(names)} ({note})" for note, names in reasons.items()) + "."] if reasons else []
+
+
 def _ms(seconds: float) -> str:
     return NOTHING if seconds == 0 else significant(1e3 * seconds)
 

@@ -11,15 +11,23 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from simulator.plots import break_even_figures, drawn_into, run_figures
+from simulator.plots import break_even_figures, drawn_into, explanation_figures, rates_figure, run_figures, shown_rows
 from simulator.questions.break_even import BreakEven, break_even
+from simulator.questions.capacity import CapacityAnswer
+from simulator.questions.explanation import Explanation
+from simulator.questions.sensitivity import Sensitivity, sensitivity
 from simulator.reports.break_even_page import break_even_page
+from simulator.reports.capacity import capacity_csv, capacity_summary
+from simulator.reports.capacity_page import capacity_page
+from simulator.reports.explanation import explanation_summary
+from simulator.reports.explanation_page import explanation_page
 from simulator.reports.html import html
 from simulator.reports.markdown import markdown
 from simulator.reports.page import Figure as PageFigure
 from simulator.reports.page import Page
 from simulator.reports.run_page import run_page
 from simulator.reports.summary import break_even_csv, break_even_summary, run_summary
+from simulator.reports.verdict import subject
 from simulator.serving import RequestRecord
 from simulator.simulation import SimulationResult
 from simulator.spec import Problem, SpecError
@@ -35,10 +43,11 @@ def write_run(result: SimulationResult, directory: str | Path) -> tuple[Path, ..
     Raises `SpecError` naming the flag where the directory cannot be written.
     """
     answer = break_even(result.scenario) if result.scenario.deployment.speculative else None
+    moved = _moved(result)
 
     def fill(folder: Path) -> None:
-        figures = chain(run_figures(result), () if answer is None else break_even_figures(answer))
-        write_page(folder, run_page(result), figures)
+        figures = chain(run_figures(result, moved), () if answer is None else break_even_figures(answer))
+        write_page(folder, run_page(result, moved), figures)
         write_text(folder / "summary.json", to_json(run_summary(result)))
         _write_records(folder / "records.parquet", result)
         if answer is not None and answer.points:
@@ -56,6 +65,39 @@ def write_break_even(answer: BreakEven, directory: str | Path) -> tuple[Path, ..
         write_text(folder / "break_even.csv", break_even_csv(answer))
 
     return replace_files(Path(directory), fill)
+
+
+def write_capacity(answer: CapacityAnswer, directory: str | Path) -> tuple[Path, ...]:
+    """A capacity answer as a page, capacity.json, capacity.csv (every simulated rate) and a figure; otherwise as `write_run`."""
+
+    def fill(folder: Path) -> None:
+        write_page(folder, capacity_page(answer), [("rates", rates_figure(answer))] if shown_rows(answer) else [])
+        write_text(folder / "capacity.json", to_json(capacity_summary(answer)))
+        write_text(folder / "capacity.csv", capacity_csv(answer))
+
+    return replace_files(Path(directory), fill)
+
+
+def write_explanation(answer: Explanation, name: str, directory: str | Path) -> tuple[Path, ...]:
+    """An explanation as a page, explanation.json and figures; otherwise as `write_run`. name: of its scenario, or ""."""
+
+    def fill(folder: Path) -> None:
+        write_page(folder, explanation_page(answer, name), explanation_figures(answer))
+        write_text(folder / "explanation.json", to_json(explanation_summary(answer)))
+
+    return replace_files(Path(directory), fill)
+
+
+def _moved(result: SimulationResult) -> Sensitivity | None:
+    """What moves the verdict of a run, at its own mean batch and context; None without speculation."""
+    chosen = subject(result)
+    if chosen is None:
+        return None
+    shape, replicas = chosen.shape, result.scenario.deployment.independent_replicas
+    point = replicas * chosen.batch, max(round(chosen.context), 1)
+    if shape.is_chain:
+        return sensitivity(result.scenario, shape.depth, *point)
+    return sensitivity(result.scenario, None, *point, tree=shape)
 
 
 def to_json(data: dict[str, Any]) -> str:

@@ -120,4 +120,4 @@ class Page:
 
 
 def _is_number(cell: str) -> bool:
-    return cell[:1] in set("0123456789–(") or cell in ("off", "win", "lose", "close", "")
+    return cell[:1] in set("0123456789–(+-−") or cell in ("off", "win", "lose", "close", "")

@@ -10,9 +10,11 @@ import yaml
 from simulator.cost.uncertainty import Estimate
 from simulator.draft_policy import FIXED, ByBatch
 from simulator.plots.words import interval, is_known, milliseconds, short_name, significant, speculation_name, times
+from simulator.questions.sensitivity import Sensitivity
 from simulator.reports.exports import engine_snippets
 from simulator.reports.page import Block, Bullets, Code, Fact, Figure, Page, Section, Table, Text, Tone, Verdict
-from simulator.reports.sources import closing_sections, ending
+from simulator.reports.sensitivity import sensitivity_sentences
+from simulator.reports.sources import closing_sections, closing_words
 from simulator.reports.variants import run_table
 from simulator.reports.verdict import RATES, Answer, answer, ends, gets_worse, headline, subject
 from simulator.scenario import Scenario
@@ -27,6 +29,7 @@ OUTCOMES: Mapping[Answer, tuple[str, Tone]] = {
 }
 SPEEDUP = Figure("speedup", "Decode speedup against mean acceptance length, with the break-even R and the simulated run marked")
 ROUND = Figure("round", "Milliseconds of one plain step beside one speculative round, by part")
+TORNADO = Figure("tornado", "Change of the speedup when one thing is otherwise: a bar for each, the longest on top")
 LATENCY = Figure("latency", "Distributions of time per output token and of end-to-end latency, with and without speculation")
 LOAD = Figure("load", "Running sequences, waiting requests and KV cache use over simulated time")
 BREAK_EVEN = Figure(
@@ -38,8 +41,8 @@ BREAK_EVEN_LENGTH = Figure(
 BEST_GAMMA = Figure("best_gamma", "Best number of speculative tokens over batch and context")
 
 
-def run_page(result: SimulationResult) -> Page:
-    """The report of a run."""
+def run_page(result: SimulationResult, moved: Sensitivity | None = None) -> Page:
+    """The report of a run. moved: what moves its verdict."""
     scenario, chosen = result.scenario, subject(result)
     outcome, tone = OUTCOMES[answer(result)]
     verdict = Verdict(outcome, tone, headline(result)) if chosen is None else _verdict(result, chosen)
@@ -47,11 +50,11 @@ def run_page(result: SimulationResult) -> Page:
     if chosen is not None:
         sections.insert(0, Section("Settings to use", tuple(_settings(result, chosen))))
         sections += [
-            Section("Why", (Bullets(tuple(_reasons(chosen))), ROUND, SPEEDUP)),
+            Section("Why", (Bullets(tuple(_reasons(chosen))), ROUND, SPEEDUP, *_moved(moved))),
             Section("Where it turns", (BREAK_EVEN, BREAK_EVEN_LENGTH, BEST_GAMMA)),
         ]
     sections += [Section("Under load", (LATENCY, LOAD)), *closing_sections(scenario, result.warnings)]
-    return Page("run", f"{scenario.name}: {outcome}", _asked(result), verdict, tuple(sections), ending(scenario))
+    return Page("run", f"{scenario.name}: {outcome}", _asked(result), verdict, tuple(sections), closing_words(scenario))
 
 
 def _verdict(result: SimulationResult, chosen: Comparison) -> Verdict:
@@ -84,6 +87,12 @@ def _facts(chosen: Comparison) -> Iterator[Fact]:
         yield Fact(f"{chosen.break_even_acceptance_rate:.2f}", "break-even acceptance rate, α*", f"at batch {chosen.batch}")
     yield Fact(times(chosen.e2e.value), "end-to-end latency", f"{interval(chosen.e2e)}, above 1 is shorter")
     yield Fact(times(chosen.capacity.value), "capacity when saturated", interval(chosen.capacity))
+
+
+def _moved(moved: Sensitivity | None) -> Iterator[Block]:
+    if moved is not None:
+        yield TORNADO
+        yield from (Text(sentence) for sentence in sensitivity_sentences(moved))
 
 
 def _asked(result: SimulationResult) -> str:

@@ -33,7 +33,7 @@ def closing_sections(scenario: Scenario, warnings: Sequence[str]) -> Iterator[Se
     yield Section("Where the numbers come from", (Bullets(tuple(cited)), Text(reading), *tables))
 
 
-def ending(scenario: Scenario) -> str:
+def closing_words(scenario: Scenario) -> str:
     """Seed and versions: what decides the bytes of a result."""
     used = ", ".join(f"{name} {number}" for name, number in versions().items())
     return f"Seed {scenario.file.seed}. Versions: {used}."

@@ -34,7 +34,7 @@ import simpy
 from simulator.serving.arrivals import delay_until
 from simulator.serving.booking import BLOCKS, CONTEXT, JUMPS, Booking, BookingScheduler
 from simulator.serving.policies import DraftPolicy
-from simulator.serving.record import EngineStatistics, RequestRecords, StepRecord, StepRecords
+from simulator.serving.record import EngineStatistics, RequestRecords, StepRecords
 from simulator.serving.replica import PricedStep, Replica, StepCost, StepPricer, accept, request_row, step_record, told
 from simulator.serving.scheduler import AcceptancePath, BatchingRules, StepPlan
 from simulator.serving.step_log import RoundTerms, StepLog, append_to
@@ -152,8 +152,8 @@ class BookedReplica(Replica):
         timeline, start_s = self.scheduler.timeline, self.env.now
         switches = self._switches(plan)
         alike = None
-        if plan.booked and self._alike is not None and timeline.now >= timeline.uneven_until:
-            alike = self._alike(plan.booked, self.scheduler.gamma)
+        if self._alike is not None and timeline.now >= timeline.uneven_until and not plan.decode:
+            alike = self._alike(plan.booked, self.scheduler.gamma if plan.booked else 0)
         terms: Sequence[tuple[str, float]] = ()
         if alike is None:
             cost = self._switched(self._swapped(plan, self._price_singly(plan)), switches)
@@ -181,15 +181,16 @@ class BookedReplica(Replica):
         return Span(plan, self.env.now, seconds, end_s, alike, ())
 
     def _mixed(self, plan: StepPlan, alike: AlikeRounds) -> PricedStep:
-        """One round with what the prompts add to it, which alone are the terms."""
-        contexts = self.scheduler.timeline.contexts(1)[:, 0].tolist()
+        """One round with what the prompts add to it, which alone are the terms; or prompts alone."""
+        contexts = self.scheduler.timeline.contexts(1)[:, 0].tolist() if plan.booked else (0, 0, 0)
         seconds, target_s, *_ = alike.one(*contexts)
-        terms = tuple(
-            alike.prompts(*contexts, target_s, plan.prefill, plan.prompts_finished, **told(plan)) if plan.prefill else ()
-        )
+        own: Sequence[tuple[str, float]] = () if plan.booked else alike.terms(*contexts)
+        if not plan.prefill:
+            return PricedStep(seconds, tuple(own))
+        terms = alike.prompts(*contexts, target_s, plan.prefill, plan.prompts_finished, **told(plan))
         for _, more_s in terms:
             seconds += more_s
-        return PricedStep(seconds, terms)
+        return PricedStep(seconds, (*own, *terms))
 
     def _price_singly(self, plan: StepPlan) -> StepCost:
         """From the list of sequences."""
@@ -243,7 +244,7 @@ class BookedReplica(Replica):
             emitted += self._commit(plan, [], span.start_s)
             prompt_tokens = sum([new_tokens for new_tokens, _ in plan.prefill])
         # Less what stands on the timeline.
-        step = StepRecord(
+        step = (
             span.start_s, 0.0, booked, 0, booked * (1 + drafts), booked * drafts, -booked if drafts else 0, emitted,
             len(plan.prefill), prompt_tokens, plan.prompts_finished, plan.preempted, plan.running, plan.waiting,
             plan.used_blocks - scheduler.timeline.next(BLOCKS),

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from simulator.serving.record import Floats, RequestRecord, RequestRecords, ServingResult
 from simulator.workload import ServiceLevel
@@ -207,7 +206,8 @@ def summarise(
 
 
 def _given_up(count: int) -> str:
-    return f" {count:,} requests were given up by their clients; latencies are of the others." if count else ""
+    many = "requests were" if count > 1 else "request was"
+    return f" {count:,} {many} given up by the client; latencies are of the others." if count else ""
 
 
 def window_of(records: RequestRecords, warm_up_fraction: float = WARM_UP_FRACTION) -> Window:
@@ -336,6 +336,8 @@ def paired_ratio(
         return PairedRatio(ratio, 0.0, math.inf, len(pairs))
     log_ratios = np.log(without[:, 0] / without[:, 1])
     standard_error = math.sqrt((batches - 1) * float(log_ratios.var()))
+    from scipy.special import stdtrit  # slow to load
+
     half = float(stdtrit(batches - 1, 0.5 + level / 2)) * standard_error
     return PairedRatio(ratio, ratio * math.exp(-half), ratio * math.exp(half), len(pairs))
 

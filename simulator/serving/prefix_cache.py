@@ -115,11 +115,15 @@ class PrefixCache:
 
         Returns its new handle, and how many of them were there already, read by others: its own copies of those are not needed.
         """
-        first, shared = 0, 0
+        first = last = shared = 0
         for key, count in runs:
-            begin, end = max(done, first), min(upto, first + count)
+            first, last = last, last + count
+            if last <= done:
+                continue
+            if first >= upto:
+                break
+            begin, end = max(done, first), min(upto, last)
             part = self._further(key, begin - first) if begin > first else key
-            first += count
             while begin < end:
                 child = node.children.get(part)
                 if child is None:

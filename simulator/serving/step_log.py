@@ -41,7 +41,7 @@ class _Span(NamedTuple):
 
     steps: int
     booked: bool
-    step: StepRecord
+    step: tuple[float, ...]
     alike: RoundTerms | None
     terms: Terms  # of the one step, beside those of `alike`
 
@@ -63,8 +63,8 @@ class StepLog:
         self._seconds.append(step.seconds)
         self._spans.append(_Span(1, False, step, None, terms))
 
-    def add_rounds(self, seconds: list[float] | Floats, step: StepRecord, alike: RoundTerms | None, terms: Terms) -> None:
-        """Rounds that the timeline has passed. `step`: the first, without what stands on the timeline."""
+    def add_rounds(self, seconds: list[float] | Floats, step: tuple[float, ...], alike: RoundTerms | None, terms: Terms) -> None:
+        """Rounds that the timeline has passed. `step`: fields of the first `StepRecord`, without what stands on the timeline."""
         append_to(self._seconds, seconds)
         self._spans.append(_Span(len(seconds), True, step, alike, terms))
         if len(self._seconds) >= _AT_ONCE:

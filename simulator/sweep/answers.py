@@ -10,6 +10,7 @@ from pydantic import Field
 from simulator.cost.uncertainty import Estimate, UncertainPricer
 from simulator.draft_tree import Tree
 from simulator.questions.break_even import BreakEvenPoint, break_even, own_context
+from simulator.questions.capacity import CapacityRow, capacity
 from simulator.questions.steady_load import steady_batch
 from simulator.reports.summary import break_even_row, plain_data
 from simulator.scenario import Scenario, scenario_of
@@ -39,7 +40,7 @@ def _predicted(scenario: Scenario, where: AskedAt) -> list[Row]:
     if not scenario.deployment.speculative:
         raise SpecError([scenario.document.problem(("speculation",), "must be given: predict is about a method")])
     context = where.context_len or own_context(scenario)
-    batch = where.batch or steady_batch(scenario, context)
+    batch = where.batch or steady_batch(scenario)
     rules = batching_rules(scenario, scenario.deployment)
     capacity = rules.total_blocks * rules.block_tokens
     return [_predicted_shape(scenario, shape, batch, context, capacity) for shape in scenario.shapes]
@@ -117,6 +118,27 @@ def _broken_even(scenario: Scenario, where: AskedAt) -> list[Row]:  # noqa: ARG0
     return [{"batch_size" if name == "batch" else name: value for name, value in break_even_row(p).items()} for p in points]
 
 
+def _planned(scenario: Scenario, where: AskedAt) -> list[Row]:  # noqa: ARG001  the search finds its own rates
+    """A row for each variant: the rate within the service level, by means and by simulation, and the fleet for the demand."""
+    return [_capacity(row) for row in capacity(scenario).rows]
+
+
+def _capacity(row: CapacityRow) -> Row:
+    sustained, fleet = row.sustained, row.fleet
+    return {
+        "variant": row.label,
+        "verdict": row.verdict or "",
+        **_estimate("gain", row.gain),
+        **_estimate("rate_per_s", None if sustained is None else sustained.rate),
+        "rate_by_means_per_s": None if row.analytic is None else row.analytic.rate_per_s,
+        "limited_by": "" if sustained is None else sustained.limited_by,
+        "copies": None if fleet is None else fleet.copies,
+        "devices": None if fleet is None else fleet.devices,
+        "cost_per_hour": None if fleet is None else fleet.cost_per_hour,
+        "cost_per_million_tokens": None if fleet is None else fleet.cost_per_million_tokens,
+    }
+
+
 def _shape(shape: Tree) -> Row:
     return {"gamma": shape.depth, "tree": "" if shape.is_chain else shape.name.removeprefix("tree ")}
 
@@ -130,6 +152,7 @@ QUESTIONS: dict[str, Callable[[Scenario, AskedAt], list[Row]]] = {
     "run": _simulated,
     "predict": _predicted,
     "break-even": _broken_even,
+    "capacity": _planned,
 }
 # Analytic questions take milliseconds a cell.
 ANALYTIC = ("predict", "break-even")

@@ -1,0 +1,103 @@
+"""Figure of what moves a verdict: a bar to either side for each thing that could be otherwise, the longest on top."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from simulator.plots.colour import INK
+from simulator.plots.style import (
+    ACCEPTANCE,
+    SPECULATION,
+    deployment_caption,
+    new_figure,
+    note,
+    styled,
+)
+from simulator.plots.words import significant, times
+from simulator.questions.sensitivity import Change, Lever, Sensitivity
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Most bars, and the smallest effect that gets one.
+MOST_BARS, LEAST_EFFECT = 10, 0.005
+# Letters of a lever's name in one line beside its bar.
+NAME_COLUMNS = 26
+
+
+@styled
+def tornado_figure(answer: Sensitivity) -> Figure:
+    """What moves the speedup (or R, where acceptance is open), one change at a time."""
+    of = "decode speedup" if answer.speedup is not None else "break-even R"
+    reading = (
+        f"Each bar: one thing changed, all else as it is, at batch {answer.batch} and context {answer.context_tokens:,.0f} "
+        f"tokens, {answer.shape.name}. Blue: better with speculation; red: worse."
+        + ("" if answer.speedup is None else " Dashed: where the speedup would be 1.")
+    )
+    figure = new_figure(tornado_title(answer), deployment_caption(answer.deployment, reading))
+    axes = figure.subplots()
+    draw_tornado(axes, shown_levers(answer), answer.speedup is None)
+    axes.set_xlabel(f"change of the {of} (%)")
+    if answer.speedup is not None:
+        _mark_break_even(axes, answer.speedup.value)
+    return figure
+
+
+def shown_levers(answer: Sensitivity) -> list[Lever]:
+    """Those long enough to see, the longest first."""
+    return [lever for lever in answer.levers if lever.reach >= LEAST_EFFECT][:MOST_BARS]
+
+
+def draw_tornado(axes: Axes, levers: Sequence[Lever], of_r: bool = False) -> Axes:
+    """A row for each lever; the words at a bar's end say which way it was turned. of_r: a larger R is worse."""
+    import textwrap
+
+    reach = 100 * max((lever.reach for lever in levers), default=0.01)
+    for row, lever in enumerate(levers):
+        for change in lever.changes:
+            effect = 100 * change.effect
+            if abs(effect) < 0.05:
+                continue
+            colour = SPECULATION if (effect > 0) != of_r else ACCEPTANCE
+            axes.barh(row, effect, height=0.6, color=colour, alpha=0.85, lw=0)
+            side = {"ha": "left" if effect > 0 else "right", "va": "center", "fontsize": 9}
+            note(axes, effect, row, _words(change, lever), (5 if effect > 0 else -5, 0), **side)
+    axes.axvline(0, color=INK, lw=1.2)
+    names = ["\n".join(textwrap.wrap(lever.name, NAME_COLUMNS)) for lever in levers]
+    axes.set_yticks(range(len(levers)), names, fontsize=9.5)
+    falls = 100 * min((change.effect for lever in levers for change in lever.changes), default=0.0)
+    rises = 100 * max((change.effect for lever in levers for change in lever.changes), default=0.0)
+    room = 0.75 * reach
+    axes.set(xlim=(min(falls, 0.0) - room, max(rises, 0.0) + room), ylim=(max(len(levers), 1) - 0.45, -0.55))
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    return axes
+
+
+def _words(change: Change, lever: Lever) -> str:
+    """``+10 %: +5.8 %``: what was done, and what it did."""
+    done = change.change.removeprefix(lever.name).strip() if change.change != lever.name else ""
+    done = f"γ {done.partition(' instead')[0]}" if done.startswith("=") else done
+    return f"{done}: {100 * change.effect:+.1f} %".removeprefix(": ").replace("-", "−")
+
+
+def _mark_break_even(axes: Axes, speedup: float) -> None:
+    """Where the speedup would be 1, if that is in sight."""
+    place = 100 * (1 / speedup - 1)
+    low, high = axes.get_xlim()
+    if low < place < high:
+        axes.axvline(place, color=INK, ls=(0, (5, 3)), lw=1.4)
+        note(axes, place, axes.get_ylim()[1], "speedup 1", (0, 4), ha="center", va="bottom", fontsize=9, annotation_clip=False)
+
+
+def tornado_title(answer: Sensitivity) -> str:
+    """The change that moves most, and to where."""
+    levers = shown_levers(answer)
+    if not levers:
+        return "Nothing that was tried moves the answer by 1 %"
+    change = max(levers[0].changes, key=lambda each: abs(each.effect))
+    if answer.speedup is None or change.speedup is None:
+        return f"What moves R = {significant(answer.r.value)} most: {change.change}, to {significant(change.r)}"
+    return f"What moves the decode speedup of {times(answer.speedup.value)} most: {change.change}, to {times(change.speedup)}"

@@ -1,0 +1,75 @@
+"""A capacity answer as a page: the rate that is carried, the devices for the demand, latency against rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.cost.uncertainty import Estimate
+from simulator.plots.words import interval, short_name, significant, speculation_name, times
+from simulator.questions.capacity import CapacityAnswer, CapacityRow
+from simulator.reports.capacity import capacity_doubts, capacity_notes, capacity_sentences, capacity_tables
+from simulator.reports.page import Fact, Figure, Page, Section, Table, Text, Tone, Verdict
+from simulator.reports.sources import closing_sections, closing_words
+
+RATES = Figure("rates", "Latency against request rate without and with speculation, with the service level as a line")
+
+
+def capacity_page(answer: CapacityAnswer) -> Page:
+    """The report of a capacity question."""
+    scenario, deployment = answer.scenario, answer.scenario.deployment
+    rates, fleets = (Table.of(*table) for table in capacity_tables(answer))
+    notes = [Text(note) for note in capacity_notes(answer)]
+    sections = [
+        Section("Rates that are carried", (RATES, rates, *notes)),
+        *([Section(f"Devices for {significant(answer.demand_per_s)} requests per second", (fleets,))] if fleets.rows else []),
+        *closing_sections(scenario, (*capacity_doubts(answer), *answer.warnings)),
+    ]
+    devices = f"{deployment.devices} × " if deployment.devices > 1 else ""
+    drafts = f" and {speculation_name(scenario)}" if deployment.speculative else ""
+    asked = (
+        f"{short_name(deployment.target.name)}{drafts} on {devices}{deployment.hardware.name} under {deployment.engine.name}; "
+        f"{answer.mean_prompt_tokens:,.0f} prompt and {answer.mean_output_tokens:,.0f} output tokens on average. Each variant "
+        "serves the same requests at every rate."
+    )
+    verdict = _verdict(answer)
+    title = f"{scenario.name}: {verdict.outcome}"
+    return Page("capacity", title, asked, verdict, tuple(sections), closing_words(scenario))
+
+
+def _verdict(answer: CapacityAnswer) -> Verdict:
+    sentences, best = capacity_sentences(answer), answer.best
+    drafting = [row for row in answer.rows[1:] if row.rate_per_s is not None]
+    if best is None:
+        return Verdict("no rate keeps the service level", "bad", sentences)
+    top = max(drafting, key=lambda row: row.rate_per_s or 0.0, default=best)
+    outcome, tone = _outcome(answer, top)
+    gain: Estimate | None = top.gain
+    number_is = f"requests per second with {top.label}"
+    if gain is not None:
+        number_is += f", {times(gain.value)} what is carried without speculation"
+    advice = "" if best.fleet is None else f"Serve with {best.label}: {best.fleet.devices:,} devices for this demand."
+    rate = significant(top.rate_per_s or 0.0)
+    return Verdict(outcome, tone, sentences, rate, number_is, gain, tuple(_facts(answer, top)), advice)
+
+
+def _outcome(answer: CapacityAnswer, top: CapacityRow) -> tuple[str, Tone]:
+    if top.verdict == "win":
+        return "speculation raises capacity", "good"
+    if top.verdict == "lose":
+        return "speculation lowers capacity", "bad"
+    if top.verdict == "close":
+        return "no certain difference in capacity", "unsure"
+    return ("capacity without speculation", "neutral") if top is answer.plain else ("only speculation keeps the level", "good")
+
+
+def _facts(answer: CapacityAnswer, top: CapacityRow) -> Iterator[Fact]:
+    if answer.plain.rate_per_s is not None and top is not answer.plain:
+        rate = answer.plain.sustained.rate if answer.plain.sustained is not None else None
+        yield Fact(significant(answer.plain.rate_per_s), "requests/s without speculation", "" if rate is None else interval(rate))
+    if top.sustained is not None and top.sustained.rate is not None:
+        yield Fact(interval(top.sustained.rate), "80 % interval of the rate", f"limited by {top.sustained.limited_by}")
+    for row in dict.fromkeys((top, answer.plain)):
+        if row.fleet is not None:
+            cost = row.fleet.cost_per_million_tokens
+            priced = "" if cost is None else f"{significant(cost)} per million tokens"
+            yield Fact(f"{row.fleet.devices:,}", f"devices for {significant(answer.demand_per_s)}/s with {row.label}", priced)
