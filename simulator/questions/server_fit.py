@@ -19,6 +19,7 @@ from simulator.cost.uncertainty import ROUND_NOISE_STD, STEP_NOISE_STD, quantiti
 from simulator.hardware import Quantity
 from simulator.interchange.observed import ObservedRun
 from simulator.questions.measured_point import Anchor, MeasuredPoint, measured_point
+from simulator.questions.server_check import of_another_server
 from simulator.scenario import Scenario
 from simulator.serving_engine import ServingEngine
 from simulator.spec import Problem, SpecError
@@ -92,6 +93,7 @@ def fit_engine(runs: Sequence[ObservedRun], scenario: Scenario) -> EngineOfServe
     """The constants that the runs can identify, on top of the scenario's devices and engine. Raises `SpecError` where they are
     too few, of one kind only, or identify nothing."""
     points = _points(runs, scenario)
+    others_servers = [note for run in runs for note in of_another_server(run, scenario)]
     fit = _Fit(scenario, points)
     everyone = range(len(points))
     log_values, stds, fates = fit.solve(everyone)
@@ -125,7 +127,8 @@ def fit_engine(runs: Sequence[ObservedRun], scenario: Scenario) -> EngineOfServe
         if constant.fate == "fitted":
             engine = with_constant(engine, constant.name, constant.quantity)
     engine = engine.model_copy(update={"correlations": _correlations(engine, fit.correlation(everyone, log_values, fates))})
-    return EngineOfServer(scenario.file.engine, scenario, engine, constants, tuple(found), tuple(_notes(found, constants)))
+    notes = (*_notes(found, constants), *others_servers)
+    return EngineOfServer(scenario.file.engine, scenario, engine, constants, tuple(found), notes)
 
 
 def _correlations(engine: ServingEngine, own: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
