@@ -31,6 +31,7 @@ SPEEDUP = Figure("speedup", "Decode speedup against mean acceptance length, with
 ROUND = Figure("round", "Milliseconds of one plain step beside one speculative round, by part")
 TORNADO = Figure("tornado", "Change of the speedup when one thing is otherwise: a bar for each, the longest on top")
 LATENCY = Figure("latency", "Distributions of time per output token and of end-to-end latency, with and without speculation")
+BY_RATE = Figure("rates", "Latency against request rate without and with speculation, with the service level as a line")
 LOAD = Figure("load", "Running sequences, waiting requests and KV cache use over simulated time")
 BREAK_EVEN = Figure(
     "break_even", "Break-even acceptance rate against batch, for each number of speculative tokens and each context"
@@ -53,7 +54,7 @@ def run_page(result: SimulationResult, moved: Sensitivity | None = None) -> Page
             Section("Why", (Bullets(tuple(_reasons(chosen))), ROUND, SPEEDUP, *_moved(moved))),
             Section("Where it turns", (BREAK_EVEN, BREAK_EVEN_LENGTH, BEST_GAMMA)),
         ]
-    sections += [Section("Under load", (LATENCY, LOAD)), *closing_sections(scenario, result.warnings)]
+    sections += [Section("Under load", (BY_RATE, LATENCY, LOAD)), *closing_sections(scenario, result.warnings)]
     return Page("run", f"{scenario.name}: {outcome}", _asked(result), verdict, tuple(sections), closing_words(scenario))
 
 
