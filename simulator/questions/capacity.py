@@ -18,7 +18,7 @@ from simulator.questions.sustained import RateSearch, Sustained, unit_stream
 from simulator.scenario import Scenario
 from simulator.simulation import Progress, Server, Verdict, speculative_servers
 from simulator.spec import SpecError
-from simulator.workload import Request, requests_of
+from simulator.workload import Request, RequestTrace, requests_of
 
 REPETITIONS = 4
 # Ways of drafting that are simulated, beside none; others within this share of the best estimate are not left out.
@@ -115,7 +115,7 @@ def capacity(
     demand = planning.demand(own_rate)
     planned = tuple(_with_fleet(row, server, planning, demand, output) for row, (_, server) in zip(rows, variants, strict=True))
     return CapacityAnswer(
-        scenario, planning, planned, own_rate, demand, prompt, output, len(own), repetitions, tuple(dict.fromkeys(warnings))
+        scenario, planning, planned, own_rate, demand, prompt, output, len(own), len(streams), tuple(dict.fromkeys(warnings))
     )
 
 
@@ -132,9 +132,11 @@ def _check(scenario: Scenario, planning: PlanningSpec) -> None:
 
 
 def _streams(scenario: Scenario, repetitions: int) -> list[tuple[Request, ...]]:
-    """Independent repetitions of the workload at unit rate; a recorded trace repeats itself with other acceptance."""
+    """Independent repetitions of the workload at unit rate. A recorded trace is one: again it would be the same requests, and
+    agreement with itself no sign of certainty."""
     workload, seed = scenario.file.workload, scenario.file.seed
-    drawn = [requests_of(workload, (seed + index) % 2**32, scenario.source) for index in range(repetitions)]
+    times = 1 if isinstance(scenario.source, RequestTrace) else repetitions
+    drawn = [requests_of(workload, (seed + index) % 2**32, scenario.source) for index in range(times)]
     return [unit_stream(requests, index * len(requests)) for index, requests in enumerate(drawn)]
 
 
