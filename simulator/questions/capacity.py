@@ -16,7 +16,7 @@ from simulator.planning import Copy, Fleet, PlanningSpec
 from simulator.questions.mean_load import MeanLoad, MeanModel
 from simulator.questions.sustained import RateSearch, Sustained, unit_stream
 from simulator.scenario import Scenario
-from simulator.simulation import Progress, Server, Verdict, speculative_servers
+from simulator.simulation import Progress, Server, Verdict, speculative_servers, verdict_of
 from simulator.spec import SpecError
 from simulator.workload import Request, RequestTrace, requests_of
 
@@ -24,8 +24,6 @@ REPETITIONS = 4
 # Ways of drafting that are simulated, beside none; others within this share of the best estimate are not left out.
 FINALISTS = 4
 NEAR = 0.95
-# Gains this small are close, whatever the interval.
-LEAST_EFFECT = 0.005
 # About as many rates as a search looks at.
 EVALUATIONS = 18
 PLAIN = "no speculation"
@@ -187,7 +185,7 @@ def _simulated(
     gain = verdict = None
     if plain is not None and plain.sustained is not None and plain.sustained.rate is not None and sustained.rate is not None:
         gain = _gain(server, sustained, plain.sustained.rate)
-        verdict = _verdict(gain)
+        verdict = verdict_of(gain)
     saturated = Estimate.lognormal(saturation.per_s, saturation.log_std)
     return replace(row, saturation=saturated, sustained=sustained, gain=gain, verdict=verdict)
 
@@ -206,10 +204,6 @@ def _gain(server: Server, sustained: Sustained, plain: Estimate) -> Estimate:
     below = math.hypot(math.log(rate.value / rate.low), math.log(plain.high / plain.value), Z80 * doubt)
     above = math.hypot(math.log(rate.high / rate.value), math.log(plain.value / plain.low), Z80 * doubt)
     return Estimate(value, value * math.exp(-below), value * math.exp(above))
-
-
-def _verdict(gain: Estimate) -> Verdict:
-    return "win" if gain.low > 1 + LEAST_EFFECT else "lose" if gain.high < 1 - LEAST_EFFECT else "close"
 
 
 def _devices(server: Server) -> int:
