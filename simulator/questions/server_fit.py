@@ -19,6 +19,7 @@ from simulator.cost.uncertainty import ROUND_NOISE_STD, STEP_NOISE_STD, quantiti
 from simulator.hardware import Quantity
 from simulator.interchange.observed import ObservedRun
 from simulator.questions.measured_point import Anchor, MeasuredPoint, measured_point
+from simulator.questions.server_check import of_another_server
 from simulator.scenario import Scenario
 from simulator.serving_engine import ServingEngine
 from simulator.spec import Problem, SpecError
@@ -29,6 +30,7 @@ BETWEEN_ENGINES_STD = 1.0
 # by as much as one run's noise.
 KNOWN = 0.5**0.5
 _REACH = 2.0
+_STEP = 0.02
 _MOST_SIMULATIONS = 3
 _SETTLED = 0.02
 # Not of a step: memory, and what a request waits outside of passes, which only its first token shows.
@@ -91,6 +93,7 @@ def fit_engine(runs: Sequence[ObservedRun], scenario: Scenario) -> EngineOfServe
     """The constants that the runs can identify, on top of the scenario's devices and engine. Raises `SpecError` where they are
     too few, of one kind only, or identify nothing."""
     points = _points(runs, scenario)
+    others_servers = [note for run in runs for note in of_another_server(run, scenario)]
     fit = _Fit(scenario, points)
     everyone = range(len(points))
     log_values, stds, fates = fit.solve(everyone)
@@ -123,7 +126,20 @@ def fit_engine(runs: Sequence[ObservedRun], scenario: Scenario) -> EngineOfServe
     for constant in constants:
         if constant.fate == "fitted":
             engine = with_constant(engine, constant.name, constant.quantity)
-    return EngineOfServer(scenario.file.engine, scenario, engine, constants, tuple(found), tuple(_notes(found, constants)))
+    engine = engine.model_copy(update={"correlations": _correlations(engine, fit.correlation(everyone, log_values, fates))})
+    notes = (*_notes(found, constants), *others_servers)
+    return EngineOfServer(scenario.file.engine, scenario, engine, constants, tuple(found), notes)
+
+
+def _correlations(engine: ServingEngine, own: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """The engine's, without those of constants that were fitted anew, which have `own` ones."""
+    fitted = own.keys()
+    kept = {
+        name: {other: value for other, value in others.items() if other not in fitted}
+        for name, others in engine.correlations.items()
+        if name not in fitted
+    }
+    return {name: others for name, others in (*kept.items(), *own.items()) if others}
 
 
 def _points(runs: Sequence[ObservedRun], scenario: Scenario) -> list[MeasuredPoint]:
@@ -189,6 +205,31 @@ class _Fit:
             if max(abs(log_values[name] - before[name]) for name in free) < _SETTLED:
                 break
         return log_values, stds, fates
+
+    def correlation(
+        self, chosen: Sequence[int], log_values: dict[str, float], fates: dict[str, Fate]
+    ) -> dict[str, dict[str, float]]:
+        """Of the logarithms of the fitted constants, each with those before it, at the maximum."""
+        free = [name for name, fate in fates.items() if fate == "fitted"]
+        slopes = self._slopes(chosen, free, self._anchored(chosen, log_values), log_values)
+        covariance = np.linalg.inv(slopes.T @ slopes)
+        std = np.sqrt(np.diag(covariance))
+        matrix = covariance / np.outer(std, std)
+        return {
+            name: {free[before]: round(float(matrix[place, before]), 2) for before in range(place)}
+            for place, name in enumerate(free)
+        }
+
+    def _slopes(
+        self, chosen: Sequence[int], free: Sequence[str], anchors: Sequence[Anchor], at: dict[str, float]
+    ) -> NDArray[np.float64]:
+        """d(whitened errors, then priors) / d ln(constant)."""
+        base = self._log_s(chosen, anchors, at)
+        columns = [
+            _whitened((self._log_s(chosen, anchors, dict(at, **{name: at[name] + _STEP})) - base) / _STEP) for name in free
+        ]
+        widths = np.array([self.prior_std[name] for name in free])
+        return np.concatenate([np.array(columns).T, np.diag(1 / widths)])
 
     def _maximum(
         self, chosen: Sequence[int], free: Sequence[str], anchors: Sequence[Anchor], start: dict[str, float]
