@@ -257,11 +257,7 @@ def test_the_answers_are_the_same_bytes_whatever_the_number_of_workers(tmp_path:
 
 def test_the_answers_are_the_same_on_a_cluster(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed", reason="Dask is not installed (extra `cluster`)")
-    here = Path(__file__).parents[1]
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True, host="127.0.0.1",
-        env={"PYTHONPATH": str(here)},
-    ) as cluster:  # fmt: skip
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1") as cluster:
         there = sweeping.sweep(grid(), cluster=cluster.scheduler_address)
     assert table(there) == table(sweeping.sweep(grid(), jobs=1))
 
