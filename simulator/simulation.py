@@ -441,8 +441,8 @@ class Server:
         def path(request: Request) -> AcceptancePath:
             nonlocal done
             done += 1
-            if begun is not None:
-                begun(min(done, total), total)
+            if begun is not None and done <= total:
+                begun(done, total)
             return self.path(request)
 
         rate_per_s = OVERLOAD * self._rough_capacity(requests, at_once)

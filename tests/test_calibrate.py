@@ -403,5 +403,3 @@ def test_cells_interleave_over_the_whole_run_and_those_that_decide_get_their_sha
     assert where.startswith("tiny fp32, eager")
     assert [ratio.num_speculative_tokens for ratio in ratios] == list(range(1, 9))
     assert all(ratio.first > 0.5 for ratio in ratios)
-    # One sequence behind a fixed context: the profile has what was measured, whatever law rows follow.
-    assert all(ratio.profile == pytest.approx(ratio.first, rel=0.02) for ratio in ratios)

@@ -245,6 +245,9 @@ def test_the_command_prints_verdict_and_tables_and_writes_the_data(small_file, t
     assert "too short to tell" in text
     assert all(len(line) <= 100 for line in text.splitlines())
     written = json.loads((tmp_path / "capacity.json").read_text())
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert 'aria-label="Latency against request rate' in page
+    assert "Devices for 30.0 requests per second" in page
     curves = (tmp_path / "capacity.csv").read_text().splitlines()
     assert len(curves) == 1 + sum(len(variant["points"]) for variant in written["variants"])
     assert main(["capacity", small_file, "--repetitions", "1", "--price-per-gpu-hour", "2", "--json"]) == 0

@@ -31,7 +31,10 @@ from simulator.workload import requests_of
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "docs" / "examples"
-PAGES = [ROOT / "docs" / "importing.md", ROOT / "docs" / "planning.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+PAGES = [
+    *(ROOT / "docs" / f"{name}.md" for name in ("importing", "planning", "reports", "sweeps")),
+    *sorted((ROOT / "docs" / "guides").glob("*.md")),
+]
 STEP = re.compile(r"```sh\n(.*?)```(?:\n+```text\n(.*?)```)?", re.DOTALL)
 
 
