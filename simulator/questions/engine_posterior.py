@@ -1,8 +1,8 @@
 """The constants of an engine given measured points: the maximum of their posterior, and which of them the points can tell.
 
 Errors of ln(time per token) are Gaussian: one that all points share (the device and its kernels, whose coefficients are not
-fitted here) and one of each point's own. A constant's prior is the base engine's value, as wide as engines differ among themselves.
-A constant that the points leave as unsure as it was stays where it was.
+fitted here) and one of each point's own. A constant's prior is the base engine's value, as wide as engines differ among
+themselves. A constant that the points leave as unsure as it was stays where it was.
 """
 
 from __future__ import annotations
