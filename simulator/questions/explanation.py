@@ -94,7 +94,8 @@ def explain(
 
     The mean batch is that of its requests served without speculation. Raises ValueError without speculation.
     """
-    return _explain(point_of_scenario(scenario, gamma, batch, context, tree), scenario.warnings)
+    point = point_of_scenario(scenario, gamma, batch, context, tree)
+    return _explain(point, (*scenario.warnings, *([point.remark] if point.remark else [])))
 
 
 def explain_point(point: OperatingPoint, document: Document) -> Explanation:
