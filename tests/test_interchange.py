@@ -528,3 +528,10 @@ def test_a_rate_that_llama_cpp_prints_beside_other_counters_is_said(tmp_path: Pa
     path.write_text("n_predict = 200\nn_drafted = 400\nn_accept = 120\naccept = 80.000%\n")
     (run,) = read_files([path]).runs
     assert any("prints 80.0 %" in note and "give 30.0 %" in note for note in run.notes)
+
+
+def test_a_file_given_twice_is_one_run_too_many(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(vllm_bench(SAME))
+    with pytest.raises(SpecError, match="must be given once"):
+        read_files([path, tmp_path / ".." / tmp_path.name / "run.json"])
