@@ -9,6 +9,7 @@ import pytest
 
 from simulator import explain, load_scenario, predict
 from simulator.__main__ import main
+from simulator.reports import prediction_sentence
 from tests.test_scenario import run_quietly
 from tests.test_simulation import scenario, workload
 
@@ -84,6 +85,10 @@ def test_every_table_fits_a_terminal_and_trees_are_explained(capsys):
     [
         (["explain", "quickstart", "--hardware", "h100_sxm"], "--hardware: must be left out with a scenario"),
         (["explain", "quickstart", "--batch", "0"], "--batch: must be at least 1"),
+        (
+            ["explain", "quickstart", "--context-len", "1000000000"],
+            "--context-len: must be at most limits.max_model_len, 131,072",
+        ),
         (["explain"], "--hardware: must be given"),
         (["explain", *flags(hardware="h100_smx")], "did you mean h100_sxm"),
         (["explain", *flags(method="layer_skip")], "draft_layers"),
@@ -102,3 +107,15 @@ def test_assumed_coefficients_say_as_on_which_device(capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert "gemm_overhead_s_by_type.fp8" in said.split("Assumed:")[1]
     assert "as on the H100 SXM" in said
+
+
+def test_a_batch_that_no_server_holds_is_said():
+    point = explain(scenario(), batch=100_000, context=2000)
+    assert any("no server runs this" in warning and "not 200,000,000" in warning for warning in point.warnings)
+    assert not any("no server" in warning for warning in explain(scenario()).warnings)
+
+
+def test_a_prediction_without_a_verdict_is_neither_won_nor_lost():
+    asked = {"hardware": "h100_sxm", "engine": "vllm", "target_model": "meta-llama/Llama-3.1-8B-Instruct", "method": "eagle3"}
+    found = predict(**asked, num_speculative_tokens=3, batch=5000, context_len=2000, mean_acceptance_length=2.4)
+    assert prediction_sentence(found).startswith("No server holds this point; if one did: speedup")

@@ -69,6 +69,9 @@ def explain(
             raise SpecError([loaded.document.problem(("speculation",), "must be given: explain is about a method")])
         tree = _tree_of(loaded, given.pop("tree_shape", None), gamma)
         asked = check(_Point, Document("", {name: plain_scalar(text) for name, text in given.items()}))
+        if asked.context_len is not None and asked.context_len > loaded.limits.max_model_len:
+            must = f"must be at most limits.max_model_len, {loaded.limits.max_model_len:,} tokens here"
+            raise SpecError([Problem("--context-len", "", must, f"{asked.context_len:,}")])
         answer = explanation.explain(loaded, gamma, asked.batch, asked.context_len, tree)
     else:
         answer = at_point(given, explanation.explain_point)

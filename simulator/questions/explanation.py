@@ -18,7 +18,7 @@ from simulator.questions.priced_point import PricedPoint, point_of_flags, point_
 from simulator.questions.sensitivity import Sensitivity, sensitivity_at
 from simulator.scenario import Scenario
 from simulator.spec import Document
-from simulator.validity import doubts_at
+from simulator.validity import beyond_memory, doubts_at
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 CONTEXTS = (128, 512, 2048, 8192, 32768, 131072)
@@ -126,7 +126,11 @@ def _explain(point: PricedPoint, warnings: tuple[str, ...]) -> Explanation:
         doubts=tuple(_doubts(pricer, point, proposals)),
         flips=tuple(_flips(point)),
         sensitivity=sensitivity_at(point),
-        warnings=(*warnings, *doubts_at(point.deployment, point.shape, point.batch, point.context, tau)),
+        warnings=(
+            *warnings,
+            *beyond_memory(point.deployment, point.batch, point.context, point.memory_utilization),
+            *doubts_at(point.deployment, point.shape, point.batch, point.context, tau),
+        ),
     )
 
 

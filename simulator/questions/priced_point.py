@@ -14,7 +14,7 @@ from simulator.cost.deployment import Deployment
 from simulator.cost.round import RoundCost
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_tree import Tree
-from simulator.prediction import OperatingPoint, resolve
+from simulator.prediction import MEMORY_UTILIZATION, OperatingPoint, resolve
 from simulator.questions.break_even import own_context
 from simulator.scenario import Scenario
 from simulator.simulation import Server, drafted_at, plain_load
@@ -24,7 +24,8 @@ from simulator.spec import Document
 @dataclass(frozen=True)
 class PricedPoint:
     """Where a question is asked. law_at: None where acceptance is open. extra_std: doubt of ln R from what was assumed.
-    acceptance_factor: on every conditional acceptance rate, up to 1. remark: what a policy has to do with γ."""
+    acceptance_factor: on every conditional acceptance rate, up to 1. remark: what a policy has to do with γ.
+    memory_utilization: share of the devices' memory that weights and KV cache may take."""
 
     deployment: Deployment
     gamma: int
@@ -34,6 +35,7 @@ class PricedPoint:
     extra_std: float = 0.0
     acceptance_factor: float = 1.0
     remark: str = ""
+    memory_utilization: float = MEMORY_UTILIZATION
 
     @property
     def shape(self) -> Tree:
@@ -107,7 +109,10 @@ def point_of_scenario(
     elif (law := law_at(shape.steps)) is not None:
         drafted, remark = drafted_at(Server(scenario, scenario.deployed(shape), shape, law, policy=policy), batch)
         shape = shape if not remark else Tree.chain(drafted)
-    return PricedPoint(scenario.deployed(shape), shape.depth, batch, context or own_context(scenario), law_at, remark=remark)
+    return PricedPoint(
+        scenario.deployed(shape), shape.depth, batch, context or own_context(scenario), law_at, remark=remark,
+        memory_utilization=scenario.limits.gpu_memory_utilization,
+    )  # fmt: skip
 
 
 def point_of_flags(point: OperatingPoint, document: Document) -> tuple[PricedPoint, tuple[str, ...]]:

@@ -90,6 +90,8 @@ def prediction_sentence(answer: Prediction) -> str:
         return f"Speculation wins {_from(answer)}."
     bounds = interval(Estimate(answer.speedup, answer.speedup_low, answer.speedup_high))
     shown = f"speedup {times(answer.speedup)} (80 % interval {bounds})"
+    if not answer.verdict:
+        return f"No server holds this point; if one did: {shown}, and speculation would win {_from(answer)}."
     if answer.verdict == "close":
         return f"Too close to call: {shown}; speculation wins {_from(answer)}."
     return f"Speculation {'wins' if answer.verdict == 'win' else 'loses'}: {shown}; it wins {_from(answer)}."
