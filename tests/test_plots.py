@@ -21,9 +21,13 @@ from matplotlib.patches import Rectangle
 
 from simulator import plots, theory
 from simulator.plots import break_even as break_even_plots
-from simulator.plots import rounds, style, traffic
+from simulator.plots import rates, rounds, style, tornado, traffic
 from simulator.plots.words import milliseconds, provenance, significant, source_counts
 from simulator.questions.break_even import BestGamma, BreakEven, BreakEvenPoint, break_even
+from simulator.questions.capacity import capacity
+from simulator.questions.explanation import explain
+from simulator.questions.load_curve import load_curve
+from simulator.questions.sensitivity import sensitivity
 from simulator.scenario import Scenario, scenario_of
 from simulator.simulation import SimulationResult, simulate
 from simulator.spec import parse_yaml
@@ -335,3 +339,64 @@ def test_load_over_time_conserves_sequence_seconds(result: SimulationResult) -> 
         assert table.running.sum() * end_s / len(table.running) == pytest.approx(spent)
         assert ((table.kv_used >= 0) & (table.kv_used <= 1)).all()
         assert not math.isnan(float(table.waiting.sum()))
+
+
+# ------------------------------------------------------------------------------------- what moves a verdict, and capacity
+
+
+def test_the_longest_bar_is_on_top_and_bars_end_at_their_effect() -> None:
+    found = sensitivity(scenario(), batch=8, context=700)
+    levers = tornado.shown_levers(found)
+    axes = tornado.draw_tornado(Figure().subplots(), levers)
+    widths: dict[int, list[float]] = {}
+    for patch in axes.patches:
+        assert isinstance(patch, Rectangle)
+        widths.setdefault(round(patch.get_y() + patch.get_height() / 2), []).append(patch.get_width())
+    reaches = [max(map(abs, widths[row])) for row in range(len(levers))]
+    assert reaches == sorted(reaches, reverse=True)
+    assert reaches == pytest.approx([100 * lever.reach for lever in levers])
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first row is the highest
+    title = tornado.tornado_figure(found).get_suptitle()
+    assert re.search(r"\d", title)
+
+
+def test_rates_are_drawn_as_simulated_with_the_service_level_as_a_line() -> None:
+    level = SCENARIO + "service_level: {tpot_p90_s: 0.012}\n"
+    answer = capacity(scenario(level.replace("num_requests: 80", "num_requests: 60")), repetitions=1)
+    figure = rates.rates_figure(answer)
+    (axes,) = figure.axes
+    for shown in rates.lines_of(answer):
+        line = next(line for line in axes.lines if line.get_label() == shown.name)
+        expected = [(point.rate_per_s, 1e3 * point.tpot_s.p90) for point in shown.points if point.tpot_s is not None]
+        assert np.asarray(points_of(line)) == pytest.approx(np.asarray(expected))
+        assert len(expected) > 3
+    assert any(list(np.asarray(line.get_ydata())) == [12.0, 12.0] for line in axes.lines)
+    assert "service level 12 ms" in texts(figure)
+    assert "(ms)" in axes.get_ylabel()
+
+
+def test_an_explained_round_is_the_one_of_the_explanation() -> None:
+    answer = explain(scenario(), batch=4, context=700)
+    plain, one_round, per_token = rounds.round_table(answer.cost, answer.mean_acceptance_length)
+    assert one_round.seconds / plain.seconds == pytest.approx(answer.r.value)
+    assert answer.speedup is not None
+    assert plain.seconds / per_token.seconds == pytest.approx(answer.speedup.value)
+    assert len(rounds.round_table(answer.cost, None)) == 2
+
+
+def test_latency_rises_with_the_rate_and_the_own_rate_is_marked(result: SimulationResult) -> None:
+    curve = load_curve(result)
+    assert curve is not None
+    assert len(curve.lines) == 2
+    for _, points in curve.lines:
+        waits = [point.ttft_s.mean for point in points if point.ttft_s is not None]
+        assert waits[-1] > waits[0]
+    figure = plots.load_curve_figure(curve)
+    own = (len(result.requests) - 1) / (result.requests[-1].arrival_s - result.requests[0].arrival_s)
+    assert all(any(points_of(line)[0][0] == pytest.approx(own) for line in axes.lines) for axes in figure.axes)
+    assert "requests per second" in figure.get_suptitle()
+
+
+def test_users_who_wait_for_their_answers_have_no_rate() -> None:
+    closed = SCENARIO.replace("process: poisson, rate_per_s: 10", "process: closed_loop, users: 4")
+    assert load_curve(simulate(scenario(closed.replace("num_requests: 80", "num_requests: 20")))) is None

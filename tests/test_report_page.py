@@ -21,6 +21,7 @@ from simulator.plots.colour import READABLE, contrast, ink_on, on_dark, readable
 from simulator.plots.inline import InlineFigure, colour_rules, inline
 from simulator.plots.rounds import _BLUES, _GREYS, _ORANGES
 from simulator.plots.style import new_figure, note
+from simulator.questions.explanation import explain
 from simulator.reports.html import style
 from simulator.reports.page import Bullets, Code, Fact, Figure, Heading, Page, Section, Table, Text, Verdict
 from simulator.scenario import scenario_of
@@ -92,6 +93,16 @@ def drawn(alt: str = "A line") -> InlineFigure:
     return inline(figure, "drawn", alt)
 
 
+def test_an_explanation_is_a_page_too(tmp_path: Path) -> None:
+    answer = explain(scenario_of(parse_yaml(SCENARIO, "chat.yaml")), batch=4)
+    written = {str(path.relative_to(tmp_path)) for path in reports.write_explanation(answer, "chat", tmp_path)}
+    figures = {f"figures/{name}.{kind}" for name in ("round", "tornado") for kind in ("png", "svg")}
+    assert written == {"report.html", "report.md", "explanation.json"} | figures
+    said = " ".join(Reader((tmp_path / "report.html").read_text(encoding="utf-8")).said.split())
+    for words in ("chat: why speculation wins", "What moves the verdict", "acceptance rate +10", "round_overhead_s"):
+        assert words in said.replace("\u00a0", " ")
+
+
 # -------------------------------------------------------------------------------------------------------------- structure
 
 
@@ -105,9 +116,9 @@ def test_headings_are_in_order_with_one_on_top(text: str) -> None:
 def test_every_figure_has_words_for_who_cannot_see_it(text: str) -> None:
     reader = Reader(text)
     pictures = reader.attributes("svg")
-    assert len(pictures) == 1 + 7  # the interval of the verdict, and the figures of a run
+    assert len(pictures) == 1 + 8  # the interval of the verdict, and the figures of a run
     assert all(picture["role"] == "img" and len(picture["aria-label"]) > 20 for picture in pictures)
-    assert len(reader.attributes("figure")) == len(reader.attributes("figcaption")) == 7
+    assert len(reader.attributes("figure")) == len(reader.attributes("figcaption")) == 8
 
 
 def test_the_page_says_what_the_markdown_says(folder: Path, text: str) -> None:
@@ -261,7 +272,7 @@ def test_a_browser_renders_it_without_a_request_an_error_or_a_sideways_scroll(
     assert found["title"].startswith("chat: ")
     assert found["wide"] <= width
     assert found["cut"] == 0
-    assert len(found["heights"]) == 8
+    assert len(found["heights"]) == 9
     assert min(found["heights"]) > 20
     colours = themes()["dark" if dark else "light"]
     shown = {"#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", found[name])) for name in ("ground", "ink")}

@@ -334,7 +334,9 @@ def test_a_run_is_written_whole_and_other_files_are_left_alone(result: Simulatio
     (out / "report.md").write_text("old")
     written = reports.write_run(result, out)
     names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
-    figures = {f"figures/{name}.png" for name in ("speedup", "round", "tornado", "latency", "load", "break_even", "best_gamma")}
+    figures = {
+        f"figures/{name}.png" for name in ("speedup", "round", "tornado", "rates", "latency", "load", "break_even", "best_gamma")
+    }
     vectors = {name.replace(".png", ".svg") for name in figures}
     pages = {"notes.txt", "report.html", "report.md", "summary.json"}
     assert names == pages | {"records.parquet", "break_even.csv"} | figures | vectors
@@ -398,7 +400,7 @@ def test_the_break_even_answer_is_written_as_table_data_and_figures(answer: Brea
 
 def test_a_run_without_speculation_is_written_without_break_even(results: dict[str, SimulationResult], tmp_path: Path) -> None:
     written = {str(path.relative_to(tmp_path)) for path in reports.write_run(results["plain"], tmp_path)}
-    figures = {f"figures/{name}.{kind}" for name in ("latency", "load") for kind in ("png", "svg")}
+    figures = {f"figures/{name}.{kind}" for name in ("rates", "latency", "load") for kind in ("png", "svg")}
     assert written == {"report.html", "report.md", "summary.json", "records.parquet"} | figures
 
 

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator import sweep as sweeping
+from simulator.__main__ import main
 from simulator.prediction import predict
 from simulator.questions.break_even import break_even
 from simulator.questions.steady_load import steady_batch
@@ -26,6 +27,7 @@ from simulator.simulation import plain_load
 from simulator.spec import Document, SpecError, parse_yaml
 from simulator.sweep import answers, cells, ledger, workers
 from simulator.sweep.keys import known_keys, with_value
+from tests.test_scenario import run_quietly
 
 SCENARIO = """
 hardware: h100_sxm
@@ -255,11 +257,7 @@ def test_the_answers_are_the_same_bytes_whatever_the_number_of_workers(tmp_path:
 
 def test_the_answers_are_the_same_on_a_cluster(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed", reason="Dask is not installed (extra `cluster`)")
-    here = Path(__file__).parents[1]
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True, host="127.0.0.1",
-        env={"PYTHONPATH": str(here)},
-    ) as cluster:  # fmt: skip
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1") as cluster:
         there = sweeping.sweep(grid(), cluster=cluster.scheduler_address)
     assert table(there) == table(sweeping.sweep(grid(), jobs=1))
 
@@ -362,3 +360,86 @@ def test_a_thousand_analytic_cells_take_less_than_ten_seconds_of_one_core() -> N
     spent_s = time.process_time() - began
     assert not result.failures
     assert spent_s < 10, spent_s
+
+
+# ---------------------------------------------------------------------------------------------------------------- command
+
+
+@pytest.fixture
+def chat(tmp_path: Path) -> Path:
+    path = tmp_path / "chat.yaml"
+    block = "sweep: {question: predict, set: {batch: 1..8:x2, speculation.num_speculative_tokens: [1, 2]}}\n"
+    path.write_text(SCENARIO + block, encoding="utf-8")
+    return path
+
+
+def test_the_block_of_a_scenario_is_swept_and_a_flag_replaces_its_key(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", str(chat), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["question"], found["keys"], len(found["cells"])) == (
+        "predict", ["batch", "speculation.num_speculative_tokens"], 8,
+    )  # fmt: skip
+    assert main(["sweep", str(chat), "--set", "batch=16", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [cell["set"]["batch"] for cell in found["cells"]] == [16, 16]
+
+
+def test_the_other_verbs_answer_a_scenario_with_a_sweep_as_it_stands(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(chat), "--batch", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_speculative_tokens"] == 2
+
+
+def test_the_console_shows_a_headline_a_table_and_where_the_rest_is(
+    chat: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["sweep", str(chat), "--set", "batch=1..50", "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert text.splitlines()[0].startswith("100 cells; the best of each cell: 100 win.")
+    assert "60 more rows" in text
+    assert f"All 100 rows of 22 columns: {out}/cells.csv" in " ".join(text.split())
+    assert all(len(line) <= 100 for line in text.splitlines() if str(out) not in line)
+    assert main(["sweep", str(chat), "--set", "batch=1..50", "--out", str(out)]) == 0
+    assert "100 kept from before" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--question", "predct"], "did you mean predict?"),
+        (["--set", "nonsense"], "must be a key and its values"),
+        (["--set", "bathc=1", "--set", "engin=vllm"], "did you mean batch?"),
+        (["--jobs", "2", "--cluster", "tcp://127.0.0.1:9"], "--jobs: must be left out with --cluster"),
+        (["--set", "engine=nothing_known"], "failed: "),
+    ],
+)
+def test_a_wrong_command_is_exit_code_two_and_one_message(chat: Path, flags: list[str], said: str) -> None:
+    code, shown = run_quietly(["sweep", str(chat), *flags])
+    assert code == 2
+    assert said in shown
+    assert "Traceback" not in shown
+
+
+def test_a_wrong_block_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(SCENARIO + "sweep:\n  sett: {batch: [1, 2]}\n", encoding="utf-8")
+    code, shown = run_quietly(["sweep", str(path)])
+    assert code == 2
+    assert "bad.yaml:13" in shown
+    assert "did you mean set?" in shown
+
+
+def test_a_capacity_cell_has_the_rate_of_each_variant() -> None:
+    text = SCENARIO + "service_level: {tpot_p90_s: 0.05}\n"
+    result = sweeping.sweep(grid("capacity", "seed=7", text=text), jobs=1)
+    assert [row["variant"] for row in result.outcomes[0].rows] == ["no speculation", "γ = 2"]
+    assert all(row["rate_per_s"] > 0 for row in result.outcomes[0].rows)
+
+
+def test_a_run_loads_no_library_of_sweeps_and_pages(chat: Path) -> None:
+    code = (
+        "import sys; from simulator.__main__ import main; main(['run', sys.argv[1], '--json']); "
+        "print([m for m in ('joblib', 'jinja2', 'distributed', 'matplotlib') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(chat)], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"

@@ -44,4 +44,4 @@ def schedule(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False
     console.print()
     print_notes(console, reports.schedule_notes(answer), answer.warnings)
     if out is not None:
-        console.print(f"Table and settings: {out}")
+        console.print(f"Report, table and settings: {out}")

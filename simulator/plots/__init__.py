@@ -10,16 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulator.plots.break_even import best_gamma_map, break_even_figure, chains
+from simulator.plots.break_even import best_gamma_map, break_even_figure, chains, schedule_figure
 from simulator.plots.break_even_length import break_even_length_figure
 from simulator.plots.inline import InlineFigure, inline
-from simulator.plots.rates import rates_figure, shown_rows
+from simulator.plots.rates import load_curve_figure, rates_figure
 from simulator.plots.rounds import explained_round_figure, round_figure, speedup_figure
 from simulator.plots.style import save, save_all
 from simulator.plots.tornado import tornado_figure
 from simulator.plots.traffic import latency_figure, load_figure
 from simulator.questions.break_even import BreakEven
 from simulator.questions.explanation import Explanation
+from simulator.questions.load_curve import LoadCurve
 from simulator.questions.sensitivity import Sensitivity
 from simulator.simulation import SimulationResult
 
@@ -35,25 +36,30 @@ __all__ = [
     "explained_round_figure",
     "explanation_figures",
     "latency_figure",
+    "load_curve_figure",
     "load_figure",
     "rates_figure",
     "round_figure",
     "run_figures",
     "save",
     "save_all",
-    "shown_rows",
+    "schedule_figure",
     "speedup_figure",
     "tornado_figure",
 ]
 
 
-def run_figures(result: SimulationResult, moved: Sensitivity | None = None) -> Iterator[tuple[str, Figure]]:
-    """(name, figure) of all that a run has to show. moved: what moves its verdict."""
+def run_figures(
+    result: SimulationResult, moved: Sensitivity | None = None, curve: LoadCurve | None = None
+) -> Iterator[tuple[str, Figure]]:
+    """(name, figure) of all that a run has to show. moved: what moves its verdict; curve: latency at other rates."""
     if result.best is not None:
         yield "speedup", speedup_figure(result)
         yield "round", round_figure(result)
     if moved is not None:
         yield "tornado", tornado_figure(moved)
+    if curve is not None:
+        yield "rates", load_curve_figure(curve)
     yield "latency", latency_figure(result)
     yield "load", load_figure(result)
 

@@ -24,6 +24,7 @@ from simulator.plots.style import (
 )
 from simulator.plots.words import speculation_name, times
 from simulator.questions.break_even import BestGamma, BreakEven, BreakEvenPoint
+from simulator.questions.schedule import ScheduleAnswer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -219,6 +220,28 @@ def best_gamma_map(answer: BreakEven) -> Figure:
     figure = new_figure(best_gamma_title(answer), caption(answer.scenario, reading))
     draw_best_gamma(figure.subplots(), answer.best)
     return figure
+
+
+@styled
+def schedule_figure(answer: ScheduleAnswer) -> Figure:
+    """The γ to run at over batch × context, ties smoothed."""
+    cells = [
+        BestGamma(cell.batch, cell.context_tokens, cell.num_speculative_tokens, cell.speedup, cell.fits) for cell in answer.cells
+    ]
+    reading = (
+        "In each cell: the γ to run at, and its decode speedup; of those within 3 % of the most tokens per second the smallest. "
+        "off = a plain step is best. Hatched: the KV cache does not hold that batch."
+    )
+    figure = new_figure(schedule_title(answer), caption(answer.scenario, reading))
+    draw_best_gamma(figure.subplots(), cells)
+    return figure
+
+
+def schedule_title(answer: ScheduleAnswer) -> str:
+    """The table at the workload's own context."""
+    parts = [f"{'off' if gamma == 0 else f'γ = {gamma}'} at batch {first} to {last}" for first, last, gamma in answer.table[:4]]
+    more = ", …" if len(answer.table) > 4 else ""
+    return f"At {answer.own_context:,} tokens: {', '.join(parts)}{more}"
 
 
 def draw_best_gamma(axes: Axes, best: Sequence[BestGamma]) -> Axes:

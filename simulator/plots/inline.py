@@ -50,7 +50,7 @@ def inline(figure: Figure, name: str, alt: str) -> InlineFigure:
     head, body = drawn.split(">", 1)
     box = re.search(r'viewBox="[^"]+"', head)
     assert box is not None
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", body, flags=re.DOTALL)
     body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)  # of joins: the page has it
     body = re.sub(r' id="', f' id="{name}-', body)
     body = re.sub(r"url\(#", f"url(#{name}-", body)

@@ -62,8 +62,11 @@ def draw_tornado(axes: Axes, levers: Sequence[Lever], of_r: bool = False) -> Axe
                 continue
             colour = SPECULATION if (effect > 0) != of_r else ACCEPTANCE
             axes.barh(row, effect, height=0.6, color=colour, alpha=0.85, lw=0)
-            side = {"ha": "left" if effect > 0 else "right", "va": "center", "fontsize": 9}
-            note(axes, effect, row, _words(change, lever), (5 if effect > 0 else -5, 0), **side)
+            # Two changes to one side: the words of the smaller stand on the other.
+            beside = any(other.effect * effect > 0 and abs(other.effect) > abs(change.effect) for other in lever.changes)
+            right = (effect > 0) != beside
+            side = {"ha": "left" if right else "right", "va": "center", "fontsize": 9}
+            note(axes, 0.0 if beside else effect, row, _words(change, lever), (5 if right else -5, 0), **side)
     axes.axvline(0, color=INK, lw=1.2)
     names = ["\n".join(textwrap.wrap(lever.name, NAME_COLUMNS)) for lever in levers]
     axes.set_yticks(range(len(levers)), names, fontsize=9.5)

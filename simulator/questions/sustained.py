@@ -231,11 +231,12 @@ class RateSearch:
         """The run at a place of the grid, made once."""
         found = self._points.get(place)
         if found is None:
-            found = self._points[place] = self._simulated(STEP**place)
+            found = self._points[place] = self.simulated(STEP**place)
             self.advance()
         return found
 
-    def _simulated(self, rate_per_s: float) -> LoadPoint:
+    def simulated(self, rate_per_s: float) -> LoadPoint:
+        """The repetitions at one rate, on the grid or not."""
         results = [self.serve(at_rate(stream, rate_per_s)) for stream in self.streams]
         windows = [window_of(result.records) for result in results]
         measured = [window.measured for window in windows]

@@ -30,7 +30,15 @@ from simulator.reports.explanation import (
     explanation_table,
 )
 from simulator.reports.exports import exported
-from simulator.reports.files import prepare_directory, to_json, write_break_even, write_capacity, write_explanation, write_run
+from simulator.reports.files import (
+    prepare_directory,
+    to_json,
+    write_break_even,
+    write_capacity,
+    write_explanation,
+    write_run,
+    write_schedule,
+)
 from simulator.reports.html import html
 from simulator.reports.imports import HEADER as IMPORT_HEADER
 from simulator.reports.imports import import_rows, import_sentence, import_summary, settings_rows, write_import
@@ -44,7 +52,6 @@ from simulator.reports.schedule import (
     schedule_sentences,
     schedule_snippets,
     schedule_summary,
-    write_schedule,
 )
 from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_summary, sensitivity_table
 from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary, measured_sentence, settings_of_check

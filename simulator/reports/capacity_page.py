@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.cost.uncertainty import Estimate
 from simulator.plots.words import interval, short_name, significant, speculation_name, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
 from simulator.reports.capacity import capacity_doubts, capacity_notes, capacity_sentences, capacity_tables
-from simulator.reports.page import Fact, Figure, Page, Section, Table, Text, Tone, Verdict
+from simulator.reports.page import Fact, Page, Section, Table, Text, Tone, Verdict
+from simulator.reports.run_page import BY_RATE
 from simulator.reports.sources import closing_sections, closing_words
-
-RATES = Figure("rates", "Latency against request rate without and with speculation, with the service level as a line")
 
 
 def capacity_page(answer: CapacityAnswer) -> Page:
@@ -20,7 +18,7 @@ def capacity_page(answer: CapacityAnswer) -> Page:
     rates, fleets = (Table.of(*table) for table in capacity_tables(answer))
     notes = [Text(note) for note in capacity_notes(answer)]
     sections = [
-        Section("Rates that are carried", (RATES, rates, *notes)),
+        Section("Rates that are carried", (BY_RATE, rates, *notes)),
         *([Section(f"Devices for {significant(answer.demand_per_s)} requests per second", (fleets,))] if fleets.rows else []),
         *closing_sections(scenario, (*capacity_doubts(answer), *answer.warnings)),
     ]
@@ -43,13 +41,14 @@ def _verdict(answer: CapacityAnswer) -> Verdict:
         return Verdict("no rate keeps the service level", "bad", sentences)
     top = max(drafting, key=lambda row: row.rate_per_s or 0.0, default=best)
     outcome, tone = _outcome(answer, top)
-    gain: Estimate | None = top.gain
-    number_is = f"requests per second with {top.label}"
-    if gain is not None:
-        number_is += f", {times(gain.value)} what is carried without speculation"
-    advice = "" if best.fleet is None else f"Serve with {best.label}: {best.fleet.devices:,} devices for this demand."
     rate = significant(top.rate_per_s or 0.0)
-    return Verdict(outcome, tone, sentences, rate, number_is, gain, tuple(_facts(answer, top)), advice)
+    number, number_is = rate, f"requests per second with {top.label}"
+    if top.gain is not None and answer.plain.rate_per_s is not None:
+        how = f"{speculation_name(answer.scenario)}, {top.label}"
+        number = times(top.gain.value)
+        number_is = f"the requests per second that are carried without speculation: {rate} with {how}"
+    advice = "" if best.fleet is None else f"Serve with {best.label}: {best.fleet.devices:,} devices for this demand."
+    return Verdict(outcome, tone, sentences, number, number_is, top.gain, tuple(_facts(answer, top)), advice)
 
 
 def _outcome(answer: CapacityAnswer, top: CapacityRow) -> tuple[str, Tone]:
@@ -67,7 +66,8 @@ def _facts(answer: CapacityAnswer, top: CapacityRow) -> Iterator[Fact]:
         rate = answer.plain.sustained.rate if answer.plain.sustained is not None else None
         yield Fact(significant(answer.plain.rate_per_s), "requests/s without speculation", "" if rate is None else interval(rate))
     if top.sustained is not None and top.sustained.rate is not None:
-        yield Fact(interval(top.sustained.rate), "80 % interval of the rate", f"limited by {top.sustained.limited_by}")
+        bounds = f"{interval(top.sustained.rate)}, limited by {top.sustained.limited_by}"
+        yield Fact(significant(top.sustained.rate.value), f"requests/s with {top.label}", bounds)
     for row in dict.fromkeys((top, answer.plain)):
         if row.fleet is not None:
             cost = row.fleet.cost_per_million_tokens

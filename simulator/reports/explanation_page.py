@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from simulator.plots.words import interval, method_name, short_name, significant, times
 from simulator.questions.explanation import Explanation
-from simulator.reports.explanation import doubt_table, explanation_sentences, explanation_table
+from simulator.reports.explanation import doubt_sentences, doubt_table, explanation_sentences, explanation_table
 from simulator.reports.page import Bullets, Fact, Page, Section, Table, Text, Tone, Verdict
 from simulator.reports.run_page import ROUND, TORNADO
 from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_table
@@ -35,7 +35,7 @@ def explanation_page(answer: Explanation, name: str = "") -> Page:
             "What moves the verdict",
             (TORNADO, Table.of(*sensitivity_table(moved)), *(Text(sentence) for sentence in sensitivity_sentences(moved))),
         ),
-        Section("What is least certain", (Table.of(*doubt_table(answer)),)),
+        Section("What is least certain", (Table.of(*doubt_table(answer)), *map(Text, doubt_sentences(answer)))),
     ]
     if answer.warnings:
         sections.append(Section("Warnings", (Bullets(answer.warnings),)))

@@ -11,10 +11,19 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from simulator.plots import break_even_figures, drawn_into, explanation_figures, rates_figure, run_figures, shown_rows
+from simulator.plots import (
+    break_even_figures,
+    drawn_into,
+    explanation_figures,
+    rates_figure,
+    run_figures,
+    schedule_figure,
+)
 from simulator.questions.break_even import BreakEven, break_even
 from simulator.questions.capacity import CapacityAnswer
 from simulator.questions.explanation import Explanation
+from simulator.questions.load_curve import load_curve
+from simulator.questions.schedule import ScheduleAnswer
 from simulator.questions.sensitivity import Sensitivity, sensitivity
 from simulator.reports.break_even_page import break_even_page
 from simulator.reports.capacity import capacity_csv, capacity_summary
@@ -26,6 +35,8 @@ from simulator.reports.markdown import markdown
 from simulator.reports.page import Figure as PageFigure
 from simulator.reports.page import Page
 from simulator.reports.run_page import run_page
+from simulator.reports.schedule import schedule_csv, schedule_snippets, schedule_summary
+from simulator.reports.schedule_page import schedule_page
 from simulator.reports.summary import break_even_csv, break_even_summary, run_summary
 from simulator.reports.verdict import subject
 from simulator.serving import RequestRecord
@@ -43,10 +54,10 @@ def write_run(result: SimulationResult, directory: str | Path) -> tuple[Path, ..
     Raises `SpecError` naming the flag where the directory cannot be written.
     """
     answer = break_even(result.scenario) if result.scenario.deployment.speculative else None
-    moved = _moved(result)
+    moved, curve = _moved(result), load_curve(result)
 
     def fill(folder: Path) -> None:
-        figures = chain(run_figures(result, moved), () if answer is None else break_even_figures(answer))
+        figures = chain(run_figures(result, moved, curve), () if answer is None else break_even_figures(answer))
         write_page(folder, run_page(result, moved), figures)
         write_text(folder / "summary.json", to_json(run_summary(result)))
         _write_records(folder / "records.parquet", result)
@@ -71,9 +82,24 @@ def write_capacity(answer: CapacityAnswer, directory: str | Path) -> tuple[Path,
     """A capacity answer as a page, capacity.json, capacity.csv (every simulated rate) and a figure; otherwise as `write_run`."""
 
     def fill(folder: Path) -> None:
-        write_page(folder, capacity_page(answer), [("rates", rates_figure(answer))] if shown_rows(answer) else [])
+        write_page(folder, capacity_page(answer), [("rates", rates_figure(answer))] if answer.best is not None else [])
         write_text(folder / "capacity.json", to_json(capacity_summary(answer)))
         write_text(folder / "capacity.csv", capacity_csv(answer))
+
+    return replace_files(Path(directory), fill)
+
+
+def write_schedule(answer: ScheduleAnswer, directory: str | Path) -> tuple[Path, ...]:
+    """A schedule as a page, schedule.json, the map as schedule.csv, and each engine's settings in a file that it reads;
+    otherwise as `write_run`."""
+
+    def fill(folder: Path) -> None:
+        write_page(folder, schedule_page(answer), [("schedule", schedule_figure(answer))])
+        write_text(folder / "schedule.json", to_json(schedule_summary(answer)))
+        write_text(folder / "schedule.csv", schedule_csv(answer))
+        for engine, found, _ in schedule_snippets(answer):
+            for snippet in found:
+                write_text(folder / f"{engine}_{snippet.file or 'flags.txt'}", snippet.text.rstrip() + "\n")
 
     return replace_files(Path(directory), fill)
 

@@ -31,6 +31,7 @@ SPEEDUP = Figure("speedup", "Decode speedup against mean acceptance length, with
 ROUND = Figure("round", "Milliseconds of one plain step beside one speculative round, by part")
 TORNADO = Figure("tornado", "Change of the speedup when one thing is otherwise: a bar for each, the longest on top")
 LATENCY = Figure("latency", "Distributions of time per output token and of end-to-end latency, with and without speculation")
+BY_RATE = Figure("rates", "Latency against request rate without and with speculation, with the service level as a line")
 LOAD = Figure("load", "Running sequences, waiting requests and KV cache use over simulated time")
 BREAK_EVEN = Figure(
     "break_even", "Break-even acceptance rate against batch, for each number of speculative tokens and each context"
@@ -53,7 +54,7 @@ def run_page(result: SimulationResult, moved: Sensitivity | None = None) -> Page
             Section("Why", (Bullets(tuple(_reasons(chosen))), ROUND, SPEEDUP, *_moved(moved))),
             Section("Where it turns", (BREAK_EVEN, BREAK_EVEN_LENGTH, BEST_GAMMA)),
         ]
-    sections += [Section("Under load", (LATENCY, LOAD)), *closing_sections(scenario, result.warnings)]
+    sections += [Section("Under load", (BY_RATE, LATENCY, LOAD)), *closing_sections(scenario, result.warnings)]
     return Page("run", f"{scenario.name}: {outcome}", _asked(result), verdict, tuple(sections), closing_words(scenario))
 
 
@@ -105,8 +106,23 @@ def _asked(result: SimulationResult) -> str:
     return (
         f"{len(result.requests):,} requests ({workload.arrivals.process} arrivals, {lengths}) for "
         f"{short_name(deployment.target.name)}{drafts} on {devices}{deployment.hardware.name} under {deployment.engine.name}. "
-        "Every variant serves the same requests with the same randomness."
+        + "".join(f"{sentence} " for sentence in _in_common(scenario))
+        + "Every variant serves the same requests with the same randomness."
     )
+
+
+def _in_common(scenario: Scenario) -> Iterator[str]:
+    """What requests share, and how long their clients wait."""
+    workload, limits = scenario.file.workload, scenario.limits
+    kept = "and the prefix cache keeps them" if limits.prefix_caching else "and are computed each time"
+    if workload.sessions is not None:
+        yield f"Turns of a session say again all that was said before, {workload.sessions.think_time_s:g} s after the answer."
+    if workload.shared_prefix_tokens is not None:
+        yield f"All prompts begin with the same {workload.shared_prefix_tokens:,} tokens, {kept}."
+    if workload.time_out_s is not None:
+        yield f"Clients give up after {workload.time_out_s:g} s."
+    if limits.swap_space_bytes:
+        yield f"Preempted sequences move to {limits.swap_space_bytes / 1e9:.3g} GB of each device's host memory."
 
 
 def _reading(result: SimulationResult) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from simulator.draft_policy import ByBatch
@@ -13,7 +12,6 @@ from simulator.interchange.engine_settings import NotExpressibleError, Snippet, 
 from simulator.plots.words import interval, times
 from simulator.questions.schedule import Range, ScheduleAnswer
 from simulator.reports.exports import setting_for
-from simulator.reports.files import replace_files, to_json, write_text
 from simulator.reports.summary import SCHEMA_VERSION, csv_text, ending, plain_data
 
 # Engines that vary γ with the batch, or switch it off, by a setting.
@@ -126,15 +124,6 @@ def schedule_summary(answer: ScheduleAnswer) -> dict[str, Any]:
     return data
 
 
-def write_schedule(answer: ScheduleAnswer, directory: str | Path) -> tuple[Path, ...]:
-    """schedule.json, the map as schedule.csv, and each engine's settings in a file that it reads. Raises `SpecError` naming the
-    flag where the directory cannot be written."""
-
-    def fill(folder: Path) -> None:
-        write_text(folder / "schedule.json", to_json(schedule_summary(answer)))
-        write_text(folder / "schedule.csv", csv_text([plain_data(cell) for cell in answer.cells]))
-        for engine, found, _ in schedule_snippets(answer):
-            for snippet in found:
-                write_text(folder / f"{engine}_{snippet.file or 'flags.txt'}", snippet.text.rstrip() + "\n")
-
-    return replace_files(Path(directory), fill)
+def schedule_csv(answer: ScheduleAnswer) -> str:
+    """The map, one row for each batch and context."""
+    return csv_text([plain_data(cell) for cell in answer.cells])

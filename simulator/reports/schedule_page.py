@@ -1,0 +1,53 @@
+"""A schedule as a page: whether to vary γ with the batch, the map, what to paste into each engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.plots.words import short_name, speculation_name, times
+from simulator.questions.schedule import ScheduleAnswer
+from simulator.reports.page import Block, Code, Fact, Figure, Page, Section, Table, Text, Verdict
+from simulator.reports.schedule import fixed_table, schedule_map, schedule_notes, schedule_sentences, schedule_snippets
+from simulator.reports.sources import closing_sections, closing_words
+
+MAP = Figure(
+    "schedule", "The number of speculative tokens to run at over batch and context, with the decode speedup of each cell"
+)
+
+
+def schedule_page(answer: ScheduleAnswer) -> Page:
+    """The report of a schedule."""
+    scenario, deployment = answer.scenario, answer.scenario.deployment
+    outcome = "vary γ with the batch" if answer.needed else "no schedule needed"
+    number = times(answer.gain.value) if answer.gain is not None and answer.needed else ""
+    fixed = "no speculation" if answer.best_fixed == 0 else f"γ = {answer.best_fixed}"
+    verdict = Verdict(
+        outcome, "good" if answer.needed else "neutral", schedule_sentences(answer), number,
+        f"better {answer.metric} than with {fixed} alone, simulated on seeds that chose neither" if number else "",
+        answer.gain if number else None, tuple(_facts(answer)),
+    )  # fmt: skip
+    sections = (
+        Section("Settings to use", tuple(_settings(answer))),
+        Section("Best γ by batch and context", (MAP, Table.of(*schedule_map(answer)), *map(Text, schedule_notes(answer)))),
+        Section("What each fixed γ gains", (Table.of(*fixed_table(answer)),)),
+        *closing_sections(scenario, answer.warnings),
+    )
+    asked = (
+        f"{short_name(deployment.target.name)} with {speculation_name(scenario)} on {deployment.devices} × "
+        f"{deployment.hardware.name} under {deployment.engine.name}."
+    )
+    return Page("schedule", f"{scenario.name}: {outcome}", asked, verdict, sections, closing_words(scenario))
+
+
+def _facts(answer: ScheduleAnswer) -> Iterator[Fact]:
+    for first, last, gamma in answer.table[:4]:
+        yield Fact("off" if gamma == 0 else f"γ = {gamma}", f"at batch {first} to {last}")
+
+
+def _settings(answer: ScheduleAnswer) -> Iterator[Block]:
+    for engine, found, reason in schedule_snippets(answer):
+        if reason:
+            yield Text(f"{engine}: {reason}.")
+        for snippet in found:
+            where = f"in `{snippet.file}`" if snippet.file else "on the command line"
+            yield Code(snippet.text, f"For {engine}, {where}:", "" if snippet.file else "sh")
