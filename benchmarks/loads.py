@@ -13,15 +13,16 @@ import json
 import resource
 import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from simulator.scenario import Scenario, scenario_of
-from simulator.serving import ServingResult, serve, summarise
+from simulator.serving import ServingResult, serve, serve_in_turn, summarise
 from simulator.simulation import Server
 from simulator.spec import Document
-from simulator.workload import requests_of
+from simulator.workload import Request, requests_of
 
 TRACE = Path(__file__).parents[2] / "shared/traces/AzureLLMInferenceTrace_conv.csv"
 SEVENTY_PER_CENT = 18.4  # requests a second
@@ -95,15 +96,21 @@ def scenario(load: str, gamma: int | str, requests: int | None = None) -> Scenar
 
 
 def measure(
-    load: str, gamma: int | str, readable: bool = False, requests: int | None = None
+    load: str, gamma: int | str, readable: bool = False, requests: int | None = None, replicas: int = 1
 ) -> tuple[Measurement, ServingResult]:
-    """Runs a load once."""
+    """Runs a load once. Several replicas share as many requests, which come as many times faster."""
     asked = scenario(load, gamma, requests)
     server = Server.of(asked, max(asked.shapes, key=lambda shape: shape.nodes, default=None))
     begin = time.process_time()
     arriving = requests_of(asked.file.workload, asked.file.seed, asked.source)
     generated = time.process_time()
-    result = serve(arriving, server.rules, server.pricer, server.path, server.drafts, readable=readable)
+
+    def one(theirs: Sequence[Request], users: int | None) -> ServingResult:
+        return serve(theirs, server.rules, server.pricer, server.path, server.drafts, users=users, readable=readable)
+
+    if replicas > 1:
+        arriving = tuple(replace(request, arrival_s=request.arrival_s / replicas) for request in arriving)
+    result = serve_in_turn(arriving, replicas, None, one)
     served = time.process_time()
     summarise(result)
     end = time.process_time()

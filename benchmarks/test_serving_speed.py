@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 import statistics
 import subprocess
 import sys
@@ -49,6 +50,32 @@ def test_choosing_drafts_by_batch_costs_little() -> None:
     by_batch, fixed = measure("A", "by_batch")[0], measure("A", 4)[0]
     print(f"\nγ by batch / fixed γ = {by_batch.serve_s / fixed.serve_s:.2f}")
     assert by_batch.serve_s <= 3 * fixed.serve_s
+
+
+def test_eight_replicas_cost_little_more_than_one() -> None:
+    eight, one = (measure("C", 0, requests=4_000, replicas=replicas)[0] for replicas in (8, 1))
+    print(f"\n8 replicas / 1 = {eight.serve_s / one.serve_s:.2f}")
+    assert eight.serve_s <= 1.3 * one.serve_s
+
+
+def test_a_request_of_a_large_load_costs_no_more_than_one_of_an_hour() -> None:
+    hour, large = measure("C", 0)[0], measure("D", 0, requests=40_000)[0]
+    ratio = (large.cpu_s / large.requests) / (hour.cpu_s / hour.requests)
+    print(f"\nCPU per request, D / C = {ratio:.2f}")
+    assert ratio <= 1.15
+
+
+def test_run_answers_quickly() -> None:
+    """From the start of Python to the table, without the libraries that only other verbs need."""
+    script = "import sys\nfrom simulator.__main__ import main\nassert main(['run', 'quickstart']) == 0\nprint(*sys.modules)"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"\nrun quickstart: {cpu_s:.2f} CPU seconds")
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert not loaded & {"pandas", "torch", "numba", "matplotlib", "pyarrow", "scipy.optimize"}
+    assert cpu_s <= 1.5
 
 
 def test_cpu_time_grows_in_proportion_to_requests() -> None:

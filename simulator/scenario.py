@@ -269,6 +269,11 @@ class _Resolver:
             self.warnings.append("the draft's own device holds fewer tokens than the target's: it limits how many requests run")
         self._other_target_warnings(target, drafter)
         self._mtp_depth_warning(target)
+        if limits.prefix_caching and target.has_recurrent_state:
+            self.warnings.append(
+                f"the prefix cache is taken to keep {target.name}'s recurrent states at every block; engines keep few of them "
+                "and find less"
+            )
         name = Path(self.document.source).stem
         file = ScenarioFile.model_construct(**self.sections)
         return Scenario(name, self.document, file, deployment, limits, source, tuple(self.warnings))

@@ -42,7 +42,7 @@ from simulator.serving_engine import captured_sizes
 from simulator.spec import Problem, SpecError
 from simulator.speculation import READS_STATES
 from simulator.validity import doubts_at
-from simulator.workload import Request, again, by_turns, requests_of
+from simulator.workload import Request, again, by_turns, mean_context_tokens, requests_of
 
 # The fewest requests of the run that measures how many a second the replica can finish when work never runs out.
 SATURATION_REQUESTS = 400
@@ -389,10 +389,8 @@ class Server:
 
     @cached_property
     def mean_context_tokens(self) -> float:
-        """Of the scenario's own requests while they decode: each token sees its own context."""
-        requests = requests_of(self.scenario.file.workload, self.scenario.file.seed, self.scenario.source)
-        tokens = sum(r.output_tokens for r in requests)
-        return sum((r.prompt_tokens + r.output_tokens / 2) * r.output_tokens for r in requests) / tokens
+        """Of the scenario's own requests while they decode."""
+        return mean_context_tokens(requests_of(self.scenario.file.workload, self.scenario.file.seed, self.scenario.source))
 
     def mean_acceptance_length(self, drafts: int) -> float:
         """τ of a round of so many drafts a sequence, by the law; 1 of a plain step."""
@@ -441,8 +439,8 @@ class Server:
         def path(request: Request) -> AcceptancePath:
             nonlocal done
             done += 1
-            if begun is not None:
-                begun(min(done, total), total)
+            if begun is not None and done <= total:
+                begun(done, total)
             return self.path(request)
 
         rate_per_s = OVERLOAD * self._rough_capacity(requests, at_once)
@@ -568,7 +566,7 @@ def _compare(
     )
     runs = _Runs(plain.result, variant.result, slow, middle, fast)
     metric, judged = _judged(server.scenario, runs)
-    verdict: Verdict = "close" if judged is None else _verdict(judged)
+    verdict: Verdict = "close" if judged is None else verdict_of(judged)
     if judged is None:
         metric, verdict = _unjudged(metric, plain.summary, variant.summary)
     e2e = runs.gain(lambda records: records.e2e_latency_s)
@@ -649,7 +647,7 @@ def _nothing_served(scenario: Scenario, summary: Summary) -> Problem:
     return scenario.document.problem(("workload",), f"must hold requests that can be served: {why}")
 
 
-def _verdict(gain: Estimate) -> Verdict:
+def verdict_of(gain: Estimate) -> Verdict:
     """Certain, and of at least half a per cent."""
     return "win" if gain.low > 1 + LEAST_EFFECT else "lose" if gain.high < 1 - LEAST_EFFECT else "close"
 

@@ -26,7 +26,7 @@ def doubts_at(deployment: Deployment, shape: Tree, batch: float, context: float,
 
 
 def _uncaptured(deployment: Deployment, shape: Tree, batch: float) -> Iterator[str]:
-    """Verification above the largest captured graph, where plain steps of the same batch have one."""
+    """Verification of more rows than any captured graph covers."""
     engine = deployment.engine
     if engine.graphs is None:
         return
@@ -37,7 +37,7 @@ def _uncaptured(deployment: Deployment, shape: Tree, batch: float) -> Iterator[s
             "plain steps have one" if captured_rows(engine, sequences, sequences) is not None else "plain steps have none either"
         )
         yield (
-            f"verification of {sequences} sequences is {rows} rows, above the largest captured graph ({plain}): it is launched "
+            f"verification of {sequences} sequences is {rows} rows, which no captured graph covers ({plain}): it is launched "
             "kernel by kernel"
         )
 

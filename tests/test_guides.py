@@ -10,7 +10,10 @@ import io
 import json
 import os
 import re
+import resource
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +81,22 @@ def test_every_command_of_a_guide_prints_what_the_page_shows(page: Path, tmp_pat
         out = printed(commands)
         if shown is not None:
             assert out == shown
+
+
+def test_from_two_benchmark_files_to_a_verdict_and_settings_takes_two_commands_and_five_seconds(tmp_path: Path) -> None:
+    """Time of the processor: what else runs on the machine does not count."""
+    (first, _), (second, shown) = list(steps(ROOT / "docs" / "importing.md"))[:2]
+    assert shown is not None
+    assert "Measured: speculation wins" in shown
+    assert "--speculative-config" in shown
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    for commands in (first, second):
+        (line,) = commands.replace("\\\n", " ").strip().splitlines()
+        words = [sys.executable, "-m", "simulator", *shlex.split(line)[1:]]
+        subprocess.run(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime < 5
 
 
 def test_the_example_benchmarks_say_that_they_are_made_up() -> None:
@@ -159,7 +178,6 @@ def write_outputs(page: Path) -> None:
 
 
 if __name__ == "__main__":
-    import sys
     import tempfile
 
     if "--examples" in sys.argv:

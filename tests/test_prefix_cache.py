@@ -16,6 +16,7 @@ from simulator.scenario import scenario_of
 from simulator.serving import BatchingRules, ServingResult, no_lookahead, serve, summarise
 from simulator.serving.kv_cache import KVCache
 from simulator.serving.prefix_cache import block_runs
+from simulator.serving.replicas import deal
 from simulator.simulation import Server, batching_rules, simulate
 from simulator.spec import Document
 from simulator.workload import Content, Request, content_of, requests_of
@@ -163,6 +164,14 @@ def test_a_session_computes_each_of_its_tokens_once_up_to_whole_blocks() -> None
         assert record.arrival_s == (before.finish_s or 0.0) + 2.5
 
 
+def test_a_session_stays_on_the_replica_that_has_its_prefix() -> None:
+    turns = [Request(i, 0.0, 20 * (1 + i % 3), 5, None, i - 1 if i % 3 else None) for i in range(12)]
+    dealt = deal(turns, 2)
+    assert [[request.request_id for request in theirs] for theirs in dealt] == [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10, 11]]
+    assert [len(theirs) for theirs in deal(turns[2:], 2)] == [4, 6]  # a turn whose predecessor is elsewhere is one for itself
+    assert len(run(turns[2:]).records) == 10
+
+
 def test_scarce_blocks_lose_what_was_used_longest_ago() -> None:
     """Two texts that do not fit together take turns: of the one used longest ago, the end goes first."""
     texts = [1, 1, 2, 2, 1, 1]
@@ -208,6 +217,26 @@ def test_drafters_that_read_the_targets_states_lose_the_last_block_that_was_foun
     server = deployed(engine, method)
     result = server.run(tuple(_requests(server)))
     assert [record.cached_tokens for record in result.records] == [0] + [16 * blocks] * 9
+
+
+def test_a_repeated_prompt_of_large_blocks_finds_one_less_under_mtp() -> None:
+    """Qwen3.5-35B-A3B on vLLM, whose blocks are aligned to 16k: 32,768 tokens found again without MTP, 16,384 with it
+    (vllm-project/vllm#38182)."""
+    twice = [Request(i, 1000.0 * i, 40_000, 2, ((1, 40_002),)) for i in range(2)]
+    large = replace(ROOMY, block_tokens=16384, max_model_len=10**5)
+    assert run(twice, large).records[1].cached_tokens == 32768
+    assert run(twice, replace(large, recomputed_blocks=1)).records[1].cached_tokens == 16384
+
+
+def test_a_target_with_recurrent_states_is_told_to_find_less() -> None:
+    data: dict[str, Any] = {
+        "hardware": "h200_sxm", "engine": "vllm", "target": {"model": "Qwen/Qwen3.5-9B"},
+        "workload": {
+            "arrivals": {"process": "constant", "rate_per_s": 2.0}, "lengths": {"prompt": 1024, "output": 20},
+            "shared_prefix_tokens": 1000, "num_requests": 10,
+        },
+    }  # fmt: skip
+    assert any("recurrent states at every block" in warning for warning in scenario_of(Document("hybrid", data, {})).warnings)
 
 
 def test_a_draft_whose_cache_keeps_nothing_takes_in_the_whole_prompt() -> None:
@@ -282,6 +311,18 @@ def test_with_room_for_all_mooncakes_conversations_find_what_their_hash_ids_shar
     result = serve(requests, rules, Constant(0.001), lambda _: Accepts(), lambda _: 0)
     assert result.records.column("cached_tokens").tolist() == expected
     assert sum(expected) > 0.2 * sum(request.prompt_tokens for request in requests)
+
+
+@pytest.mark.parametrize(("name", "share"), [("conversation", 0.366), ("synthetic", 0.640)])
+def test_with_room_for_all_whole_traces_reuse_the_share_of_blocks_that_is_known_of_them(name: str, share: float) -> None:
+    """Blocks of 512 tokens seen before at the beginning of a prompt; the last block of a repeated prompt is computed again."""
+    requests = [replace(r, output_tokens=1) for r in arriving(recorded(f"mooncake_{name}_trace.jsonl"))]
+    rules = replace(
+        ROOMY, max_num_batched_tokens=10**7, max_model_len=10**6, total_blocks=10**8, block_tokens=512, max_num_seqs=10**4
+    )
+    result = serve(requests, rules, Constant(0.001), lambda _: Accepts(), lambda _: 0)
+    blocks = sum(math.ceil(request.prompt_tokens / 512) for request in requests)
+    assert result.records.column("cached_tokens").sum() / 512 / blocks == pytest.approx(share, abs=0.003)
 
 
 SPECULATING = {"speculation": {"method": "eagle3", "num_speculative_tokens": 3}, "acceptance": {"acceptance_rate": 0.7}}

@@ -77,8 +77,10 @@ def test_split_kv_turns_the_long_context_case_round():
 
 
 def test_graphs_are_a_lever_only_where_the_ladder_ends_below_the_batch():
-    loaded = scenario()
-    engine = loaded.deployment.engine
+    engine = scenario().deployment.engine
+    slow = engine.launch_per_layer_s.model_copy(update={"value": 1e-3})
+    engine = engine.model_copy(update={"launch_per_layer_s": slow})
+    loaded = replace(scenario(), deployment=replace(scenario().deployment, engine=engine))
     inside, beyond = engine.graphs.largest // 4, engine.graphs.largest // 4 + 8
     for batch, there in ((inside, False), (beyond, True)):
         assert (captured_rows(engine, 4 * batch, batch) is None) is there

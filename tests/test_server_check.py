@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 from simulator.__main__ import main
 from simulator.interchange import vllm_bench
-from simulator.interchange.observed import ObservedRun
+from simulator.interchange.observed import ObservedRun, Reading
 from simulator.questions.server_check import ServerCheck, check_server
 from simulator.scenario import Scenario, scenario_of
 from simulator.simulation import SimulationResult, Variant, simulate
@@ -129,6 +129,16 @@ def test_one_run_alone_is_checked_by_its_times() -> None:
     far_client = check_server([Server().run(False, mean_ttft_ms=400.0)], answer.scenario)
     assert not all(row.inside for row in far_client.rows)
     assert far_client.verdict.startswith("the model agrees")
+
+
+def test_a_run_of_another_model_or_other_devices_is_doubted() -> None:
+    other = replace(Server().run(True, model_id="Qwen/Qwen3-8B"), readings={
+        **Server().run(True, model_id="Qwen/Qwen3-8B").readings, "tensor_parallel_size": Reading(2, "tp_size", "here")
+    })  # fmt: skip
+    doubts = " ".join(check_server([other], scenario()).doubts)
+    assert "measured on Qwen/Qwen3-8B" in doubts
+    assert "tensor_parallel_size 2, and the scenario has 1" in doubts
+    assert not any("measured on" in doubt for doubt in check(Server(), model_id="/disk/of/the/server").doubts)
 
 
 def test_two_runs_of_a_kind_are_refused() -> None:

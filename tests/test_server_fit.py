@@ -115,6 +115,17 @@ def test_a_run_left_out_is_predicted_as_well_as_the_others() -> None:
     assert max(left_out) < 0.1
 
 
+def test_constants_that_were_fitted_together_say_how_they_depend_on_each_other() -> None:
+    """What a round adds and what each of its draft passes adds are told by few runs: more of one is less of the other."""
+    engine, names = recovered().engine, {constant.name for constant in recovered().fitted}
+    together = {(first, second): r for first, others in engine.correlations.items() for second, r in others.items()}
+    found = {frozenset(pair): r for pair, r in together.items() if set(pair) <= names}
+    assert len(found) == len(names) * (len(names) - 1) // 2
+    if {"round_overhead_s", "draft_step_overhead_s.default"} <= names:
+        assert found[frozenset(("round_overhead_s", "draft_step_overhead_s.default"))] < -0.3
+    assert not any(len(set(pair) & names) == 1 for pair in together)
+
+
 def test_constants_of_other_methods_and_layers_have_no_part() -> None:
     names = {constant.name for constant in recovered().constants}
     assert not names & {"state_rollback_s", "tree_round_overhead_s", "draft_step_overhead_s.block", "ngram_lookup_s"}

@@ -570,6 +570,8 @@ def test_a_scaled_round_leaves_prompts_as_they_are():
     for (name, before), (_, after) in zip(base.terms, more.terms, strict=True):
         assert after == pytest.approx(before if name.startswith("prefill") else 1.5 * before)
     assert more.seconds == pytest.approx(sum(seconds for _, seconds in more.terms))
+    contexts = (2000, 2000, 500)
+    assert scaled.alike(4, 3).one(*contexts)[0] == pytest.approx(1.5 * pricer.alike(4, 3).one(*contexts)[0])
 
 
 # ------------------------------------------------------------------------------------------------- what a verdict is about

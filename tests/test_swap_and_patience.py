@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from simulator.hardware import find_hardware
+from simulator.reports.run_page import run_page
 from simulator.reports.summary import run_summary
 from simulator.reports.timeline import variant_events
 from simulator.reports.variants import run_table
@@ -17,6 +18,7 @@ from simulator.serving import BatchingRules, RequestRecord, ServingResult, no_lo
 from simulator.serving.metrics import is_good
 from simulator.simulation import Server, batching_rules, simulate
 from simulator.workload import Request, ServiceLevel
+from tests.test_queueing import Rates
 from tests.test_scenario import message, scenario
 from tests.test_serving import Accepts, Constant
 
@@ -56,6 +58,15 @@ def test_a_swapped_sequence_goes_on_where_it_was_and_pays_for_both_ways() -> Non
     assert first.finish_s == 8 + 0.375
     assert second.finish_s == 8 + 0.375 + 3 + 0.375
     assert list(second.emission_tokens) == [1] * 8
+
+
+def test_steps_with_a_sequence_on_the_host_are_planned_one_by_one_and_counted() -> None:
+    apart, swapped = (
+        serve(TWO, rules, Rates(0.01), lambda _: Accepts(), lambda _: 0) for rules in (replace(RULES, total_blocks=8), SWAPPING)
+    )
+    assert (apart.statistics.plain_steps, apart.statistics.wakes) == (0, 3)
+    # The step that preempts was booked, that in which the other comes back is not.
+    assert swapped.statistics.plain_steps == sum(step.waiting == 1 for step in swapped.steps) > 0
 
 
 def test_a_full_host_takes_no_more_and_the_rest_is_computed_again() -> None:
@@ -199,3 +210,14 @@ def test_a_run_tells_who_gave_up_in_its_table_its_data_and_its_timeline() -> Non
 def test_a_run_in_which_all_give_up_says_so() -> None:
     with pytest.raises(ValueError, match="must hold requests that can be served: 200 given up by their clients"):
         simulate(scenario(workload=OVERLOADED.replace("time_out_s: 4", "time_out_s: 0.001")))
+
+
+def test_a_report_says_what_requests_share_and_how_long_clients_wait() -> None:
+    workload = OVERLOADED.replace("time_out_s: 4", "shared_prefix_tokens: 400, time_out_s: 40")
+    page = run_page(simulate(scenario(workload=workload, limits="{preemption: swap}")))
+    text = str(page)
+    for part in (
+        "All prompts begin with the same 400 tokens, and the prefix cache keeps them.", "Clients give up after 40 s.",
+        "Preempted sequences move to 4.29 GB of each device's host memory.",
+    ):  # fmt: skip
+        assert part in text

@@ -39,7 +39,7 @@ def test_an_ordinary_point_is_not_doubted():
 @pytest.mark.parametrize(
     ("words", "changes"),
     [
-        ("above the largest captured graph (plain steps have one)", {"batch": 200.0}),
+        ("which no captured graph covers (plain steps have one)", {"batch": 200.0}),
         ("beyond the 2,048 positions", {"context": 5000.0}),
         ("far below what is measured elsewhere", {"tau": 1.1}),
     ],

@@ -15,7 +15,7 @@ from simulator.calibrate.beside_fitting import fit_all_reduce, fit_sampling, hos
 from simulator.calibrate.cells import attention_cells, forward_cells, gemm_cells, row_series, types_of
 from simulator.calibrate.gemm_fitting import fit_gemm, gemm_seconds
 from simulator.calibrate.laws import LAUNCH, Forward, Gemm
-from simulator.calibrate.parts import Part, RatioRow, ratio_row, settled
+from simulator.calibrate.parts import Cells, Part, RatioRow, ratio_row, settled
 from simulator.calibrate.pass_fitting import PassModel, fit_launches, fit_passes
 from simulator.calibrate.profile import peaks_of
 from simulator.calibrate.report import FitReport, FreeRows, free_rows, verdict_on
@@ -73,7 +73,7 @@ class _Fitting:
             launch_s = launches[0].median_s if launches else None
             self.take(fit_gemm(self.hardware, dtype, cells, launch_s), dtype)
             predict = gemm_seconds(self.hardware, dtype)
-            self.ratios += ratio_row(f"GEMM {dtype}", [*cells.fit, *cells.held_out], predict, _widened_gemm)
+            self.ratios += ratio_row(f"GEMM {dtype}", cells, predict, _widened_gemm)
 
     def attention(self) -> None:
         types = types_of(self.file, "decode_attention") or types_of(self.file, "verify_attention")
@@ -115,8 +115,8 @@ class _Fitting:
             self.parts.append(replace(fit_launches(model, cells), name=name))
         values = {LAUNCH: self.parts[-1].values[LAUNCH]} if LAUNCH in self.parts[-1].values else {}
         predict = partial(replace(model, hardware=self.hardware).law, values)
-        self.ratios += ratio_row(name, [*cells.fit, *cells.held_out], predict, _widened_pass)
-        self.ratios += ratio_row(f"{name}, measured again", cells.again, predict, _widened_pass)
+        self.ratios += ratio_row(name, cells, predict, _widened_pass)
+        self.ratios += ratio_row(f"{name}, measured again", Cells((), cells.again), predict, _widened_pass)
         self.free += free_rows([*cells.fit, *cells.held_out], predict, dtype)
 
 

@@ -110,21 +110,23 @@ class RatioRow:
 
 def ratio_row(
     name: str,
-    observations: Sequence[Observation[T]],
+    cells: Cells[T],
     predict: Callable[[Sequence[T]], Sequence[float]],
     widened: Callable[[T], tuple[object, int]],
 ) -> list[RatioRow]:
-    """The row, or none where no two cells differ in rows alone. widened: a cell's (everything but its rows, rows)."""
-    by_key: dict[object, dict[int, Observation[T]]] = {}
-    for each in observations:
-        key, rows = widened(each.inputs)
-        by_key.setdefault(key, {})[rows] = each
+    """The row, over pairs of cells of which one at least was not fitted; none where no two cells differ in rows alone. widened: a
+    cell's (everything but its rows, rows)."""
+    by_key: dict[object, dict[int, tuple[Observation[T], bool]]] = {}
+    for observations, judges in ((cells.fit, False), (cells.held_out, True)):
+        for each in observations:
+            key, rows = widened(each.inputs)
+            by_key.setdefault(key, {})[rows] = each, judges
     pairs = [
-        (found[rows * times], found[rows])
+        (found[rows * times][0], found[rows][0])
         for found in by_key.values()
         for rows in sorted(found)
         for times in range(2, 10)
-        if rows <= 64 and rows * times in found
+        if rows <= 64 and rows * times in found and (found[rows * times][1] or found[rows][1])
     ]
     if not pairs:
         return []

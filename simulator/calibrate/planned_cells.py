@@ -200,10 +200,11 @@ def _other_cells(target: Target) -> Iterator[tuple[Cell, int]]:
     for rows in (1, 4, 8, 16, 64):
         for method in ("greedy", "multinomial"):
             asked: dict[str, Value] = {"rows": rows, "vocab_size": model.vocabulary, "dtype": dtype, "method": method}
-            yield _cell("sampling", "held_out" if rows == 4 else "fit", **asked), 2 if rows <= 8 else 3
+            rank = 1 if method == "greedy" and rows <= 8 else 2 if rows <= 8 else 3
+            yield _cell("sampling", "held_out" if rows == 4 else "fit", **asked), rank
     for batch, context in ((1, 1024), (8, 1024)):
         shape = {"layers": model.layers, "batch": batch, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
-        yield _cell("kv_crop", "fit", **shape, context=context, removed=4, dtype=dtype), 2
+        yield _cell("kv_crop", "fit", **shape, context=context, removed=4, dtype=dtype), 1
     devices = 2
     while devices <= target.count:
         for power in (13, 16, 18, 20, 23, 26):

@@ -146,15 +146,16 @@ def verdict_on(report: FitReport) -> Verdict:
     judged = part.held_out
     if judged is None:
         return Verdict("do not trust", (f"{name}: no held-out cell was measured",), ("more minutes: the plan was cut short",))
-    ratio = next((row.errors for row in report.ratios if row.name.startswith(part.name)), None)
-    found = (judged.median, ratio.median if ratio else 1.0)
+    rows = [row for row in report.ratios if row.name.startswith(part.name)]
+    found = (judged.median, max((row.errors.median for row in rows), default=1.0))
     level: Level = "good" if _within(found, _GOOD) else "usable" if _within(found, _USABLE) else "do not trust"
     noise = part.noise or 0.0
     if level == "good" and (noise > _NOISY or judged.count < _FEW or not part.name.startswith("whole")):
         level = "usable"
     reasons = [f"{name}: median error {judged.median:.1%} on {judged.count} held-out cells, 90th percentile {judged.p90:.1%}"]
-    if ratio is not None:
-        reasons.append(f"ratio t(b(γ+1))/t(b): median error {ratio.median:.1%}, worst {ratio.worst:.1%}")
+    for row in rows:
+        what = "of a second measurement" if row.name != part.name else "where a pass was held out"
+        reasons.append(f"ratio t(b(γ+1))/t(b), {what}: median error {row.errors.median:.1%}, worst {row.errors.worst:.1%}")
     if part.noise is not None:
         reasons.append(f"noise of the measurement itself: {part.noise:.1%}")
     reasons += [f"{each.name}: {each.problem}" for each in report.parts if each.problem]
@@ -204,7 +205,7 @@ def report_lines(report: FitReport) -> list[str]:
     lines += _aligned(("part", "law", "fitted", "cells", "held out", "cells", "noise", "worst at"), [
         (name, law, f, fc, h, hc, noise, worst) for name, law, f, fc, h, hc, noise, worst in errors_rows
     ])  # fmt: skip
-    lines += ["", "Ratio t(b(γ+1))/t(b), γ = 1..8"]
+    lines += ["", "Ratio t(b(γ+1))/t(b), γ = 1..8, where one of the two was not fitted"]
     lines += _aligned(
         ("of", "median", "p90", "worst", "pairs", "worst at"),
         [

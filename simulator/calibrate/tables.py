@@ -113,7 +113,9 @@ def fit_tables(folder: Path, profile_id: str) -> TableFit:
         part = fit_gemm(hardware, dtype, cells, tiles=source.tiles)
         hardware = settled(hardware, part, "", dtype, dtype == hardware.wide_dtype)
         parts.append(part)
-        ratios += ratio_row(f"GEMM {dtype}", cells.held_out, gemm_seconds(hardware, dtype), lambda c: ((c.n, c.k), c.m))
+        ratios += ratio_row(
+            f"GEMM {dtype}", Cells((), cells.held_out), gemm_seconds(hardware, dtype), lambda c: ((c.n, c.k), c.m)
+        )
     layers = layer_measurements(folder, source)
     if layers:
         dtype = str(layers[0].inputs["dtype"])

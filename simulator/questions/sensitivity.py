@@ -233,11 +233,12 @@ def _covering_graphs(point: PricedPoint) -> tuple[str, PricedPoint] | None:
     rows = sequences * point.shape.nodes
     if captured_rows(engine, rows, sequences) is not None or rows > _LONGEST_LADDER:
         return None
-    ladder = engine.graphs or GraphLadder(listed=(1, 2, 4), step=8, largest=8)
+    which = "graphs" if engine.verification_graphs is None else "verification_graphs"
+    ladder = getattr(engine, which) or GraphLadder(listed=(1, 2, 4), step=8, largest=8)
     size = rows if ladder.counts == "rows" else sequences
     covering = ladder.model_copy(update={"listed": (*ladder.listed, size)})
     words = f"captured graphs that cover {point.shape.nodes} × {sequences} = {rows:,} rows"
-    return words, _with_engine(point, engine.model_copy(update={"graphs": covering}))
+    return words, _with_engine(point, engine.model_copy(update={which: covering}))
 
 
 def _one_node(point: PricedPoint) -> tuple[str, PricedPoint] | None:

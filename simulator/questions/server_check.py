@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simulator.architecture import find_model
 from simulator.cost.uncertainty import STEP_NOISE_STD, Z80, Estimate, UncertainPricer
 from simulator.interchange.engine_settings import NotExpressibleError, Setting, Snippet, forced_acceptance
 from simulator.interchange.imported import acceptance_section, holds_traffic, workload_section
@@ -197,6 +198,7 @@ def _doubts(
     for run in (*plain, *speculative):
         yield from run.notes
         yield from _prompts_without_meaning(run)
+        yield from of_another_server(run, scenario)
         if (run.value("completed") or FEWEST_REQUESTS) < FEWEST_REQUESTS:
             yield f"{run.where}: {run.value('completed'):.0f} requests are few: chance alone moves means by tens of percent"
         if run.value("tpot_mean_s") is None and run.value("itl_mean_s") is not None:
@@ -207,6 +209,21 @@ def _doubts(
             yield f"the {words} of the two runs differ ({sizes[0]:.0f} and {sizes[1]:.0f} tokens): they are not the same traffic"
     if speculative and comparison is not None:
         yield from unlikely_acceptance(scenario.deployment.method, comparison.shape, speculative[0].mean_acceptance_length)
+
+
+def of_another_server(run: ObservedRun, scenario: Scenario) -> Iterator[str]:
+    """Where a file says that it is of another model, or of another number of devices, than the scenario."""
+    name, target = run.value("target_model"), scenario.deployment.target
+    try:
+        known = find_model(name).name if isinstance(name, str) else target.name
+    except SpecError:  # the path of a server's own disk
+        known = target.name
+    if known != target.name:
+        yield f"{run.where}: measured on {known}, and the scenario serves {target.name}"
+    size = run.value("tensor_parallel_size")
+    if size is not None and int(size) != scenario.deployment.tensor_parallel_size:
+        own = scenario.deployment.tensor_parallel_size
+        yield f"{run.where}: measured at tensor_parallel_size {size:.0f}, and the scenario has {own}"
 
 
 def _prompts_without_meaning(run: ObservedRun) -> Iterator[str]:

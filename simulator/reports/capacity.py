@@ -36,9 +36,8 @@ def _verdict(answer: CapacityAnswer) -> str:
         best = answer.best
         assert best is not None
         bounds = _bounds(best)
-        return (
-            f"{_sentence_case(best.label)} carries {_rate(best)} requests per second{bounds}; no other variant keeps the level."
-        )
+        alone = "" if len(answer.rows) == 1 else "; no other variant keeps the level"
+        return f"{_sentence_case(best.label)} carries {_rate(best)} requests per second{bounds}{alone}."
     top = max(speculative, key=lambda row: row.rate_per_s or 0.0)
     gain = top.gain
     assert gain is not None
@@ -55,7 +54,8 @@ def _fleets(answer: CapacityAnswer) -> list[str]:
     for row in dict.fromkeys(rows):
         fleet = row.fleet
         assert fleet is not None
-        text = f"{fleet.devices:,} devices ({fleet.copies:,} × {row.devices}) with {row.label}"
+        devices = f"{fleet.devices:,} device{'s' if fleet.devices > 1 else ''}"
+        text = f"{devices} ({fleet.copies:,} × {row.devices}) with {row.label}"
         if fleet.cost_per_hour is not None:
             text += f", {significant(fleet.cost_per_hour)} per hour"
         shown.append(text)
@@ -68,7 +68,7 @@ def _fleets(answer: CapacityAnswer) -> list[str]:
 def _level(answer: CapacityAnswer) -> str:
     level = answer.scenario.file.service_level
     if level is None:
-        return ""
+        return " (no service level is stated)"
     names = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end"}
     stated = [f"{names[metric]} p{percentile:.0f} ≤ {limit:g} s" for metric, percentile, limit in level.limits()]
     if answer.planning.good_share is not None:
@@ -95,9 +95,10 @@ def _sentence_case(text: str) -> str:
 def capacity_tables(answer: CapacityAnswer) -> tuple[Table, Table]:
     """(header, rows) twice, a row for each variant: rates by means and by simulation; the fleet for the demand."""
     rates = ["variant", "by means", "simulated", "80 %", "gain", "verdict", "limited by"]
-    fleets = ["variant", "copies", "devices", "load (%)", "per hour", "per M tokens", "J/token"]
+    priced = answer.planning.price_per_gpu_hour is not None
+    fleets = ["variant", "copies", "devices", "load (%)", "J/token", *(["per hour", "per M tokens"] if priced else [])]
     planned = [row for row in answer.rows if row.fleet is not None]
-    return (rates, [_rates(row) for row in answer.rows]), (fleets, [_fleet(row) for row in planned])
+    return (rates, [_rates(row) for row in answer.rows]), (fleets, [_fleet(row, priced) for row in planned])
 
 
 def _rates(row: CapacityRow) -> list[str]:
@@ -113,10 +114,10 @@ def _rates(row: CapacityRow) -> list[str]:
     ]
 
 
-def _fleet(row: CapacityRow) -> list[str]:
+def _fleet(row: CapacityRow, priced: bool) -> list[str]:
     fleet = row.fleet
     assert fleet is not None
-    costs = (fleet.cost_per_hour, fleet.cost_per_million_tokens, fleet.energy_per_token_j)
+    costs = (fleet.energy_per_token_j, *((fleet.cost_per_hour, fleet.cost_per_million_tokens) if priced else ()))
     return [row.label, f"{fleet.copies:,}", f"{fleet.devices:,}", f"{100 * fleet.load:.0f}", *map(_number, costs)]
 
 

@@ -106,8 +106,23 @@ def _asked(result: SimulationResult) -> str:
     return (
         f"{len(result.requests):,} requests ({workload.arrivals.process} arrivals, {lengths}) for "
         f"{short_name(deployment.target.name)}{drafts} on {devices}{deployment.hardware.name} under {deployment.engine.name}. "
-        "Every variant serves the same requests with the same randomness."
+        + "".join(f"{sentence} " for sentence in _in_common(scenario))
+        + "Every variant serves the same requests with the same randomness."
     )
+
+
+def _in_common(scenario: Scenario) -> Iterator[str]:
+    """What requests share, and how long their clients wait."""
+    workload, limits = scenario.file.workload, scenario.limits
+    kept = "and the prefix cache keeps them" if limits.prefix_caching else "and are computed each time"
+    if workload.sessions is not None:
+        yield f"Turns of a session say again all that was said before, {workload.sessions.think_time_s:g} s after the answer."
+    if workload.shared_prefix_tokens is not None:
+        yield f"All prompts begin with the same {workload.shared_prefix_tokens:,} tokens, {kept}."
+    if workload.time_out_s is not None:
+        yield f"Clients give up after {workload.time_out_s:g} s."
+    if limits.swap_space_bytes:
+        yield f"Preempted sequences move to {limits.swap_space_bytes / 1e9:.3g} GB of each device's host memory."
 
 
 def _reading(result: SimulationResult) -> str:

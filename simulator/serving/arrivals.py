@@ -46,13 +46,14 @@ def delay_until(time_s: float, now_s: float) -> float:
 
 
 class _Loop:
-    """Sends requests and, when one is over, the next turn of its session."""
+    """Sends requests and, when one is over, the next turn of its session. A turn whose predecessor is elsewhere begins one."""
 
     def __init__(self, env: simpy.Environment, requests: Iterable[Request], submit: Submit):
         requests = tuple(requests)
         self.env, self.submit = env, submit
-        self._next_turn = {request.follows: request for request in requests if request.follows is not None}
-        self.first_turns = [request for request in requests if request.follows is None]
+        here = {request.request_id for request in requests}
+        self.first_turns = [request for request in requests if request.follows not in here]
+        self._next_turn = {request.follows: request for request in requests if request.follows in here}
 
     def request_done(self, request_id: int) -> None:
         """A request is over. Without think time the next one is seen by the step that starts now."""

@@ -35,7 +35,7 @@ def deal(requests: Sequence[Request], replicas: int) -> list[list[Request]]:
     replica_of: dict[int, int] = {}
     begun = 0
     for request in requests:
-        if request.follows is None:
+        if request.follows not in replica_of:
             replica_of[request.request_id] = begun % replicas
             begun += 1
         else:
