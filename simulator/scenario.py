@@ -210,10 +210,15 @@ def _resolved(
 
 def load_scenario(path: str | Path) -> Scenario:
     """A scenario by path or by the id of a shipped one. Raises `SpecError` with every mistake found."""
+    return scenario_of(scenario_document(path))
+
+
+def scenario_document(path: str | Path) -> Document:
+    """The same as it is written. Raises `SpecError` where there is no such file or it is no YAML."""
     found = resources.file_of("scenario", str(path))
     if found is None and not str(path).endswith((".yaml", ".yml")) and "/" not in str(path):
         raise resources.unknown("", "scenario", "scenario", str(path), resources.ids("scenario"))
-    return scenario_of(load_yaml(found or path))
+    return load_yaml(found or path)
 
 
 def scenario_of(document: Document) -> Scenario:
