@@ -6,7 +6,7 @@ The composition root: requests, acceptance paths, prices and batching rules meet
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, cycle
@@ -26,6 +26,7 @@ from simulator.scenario import Scenario
 from simulator.serving import (
     AcceptancePath,
     BatchingRules,
+    Engine,
     Load,
     PairedRatio,
     ServingResult,
@@ -33,7 +34,7 @@ from simulator.serving import (
     no_lookahead,
     paired_ratio,
     serve,
-    serve_in_turn,
+    serve_on_replicas,
     summarise,
 )
 from simulator.serving.metrics import Value, Window, is_good, load_in
@@ -410,16 +411,12 @@ class Server:
                 begun()
             return self.path(request)
 
-        time_out_s = self.scenario.file.workload.time_out_s
-
-        def one(theirs: Sequence[Request], users: int | None) -> ServingResult:
-            return serve(
-                theirs, self.rules, pricer, path, self.live_policy(), users=users, think_time_s=arrivals.think_time_s or 0.0,
-                time_out_s=time_out_s, readable=self.readable,
-            )  # fmt: skip
-
-        users = arrivals.users if arrivals.process == "closed_loop" else None
-        return serve_in_turn(requests, self.deployment.independent_replicas, users, one)
+        file = self.scenario.file
+        return serve_on_replicas(
+            requests, [Engine(self.rules, pricer, self.live_policy()) for _ in range(self.deployment.independent_replicas)], path,
+            router=file.parallel.router or "round_robin", users=arrivals.users if arrivals.process == "closed_loop" else None,
+            think_time_s=arrivals.think_time_s or 0.0, time_out_s=file.workload.time_out_s, readable=self.readable,
+        )  # fmt: skip
 
     def saturated(self, requests: tuple[Request, ...], begun: Callable[[int, int], None] | None = None) -> Saturation:
         """How fast the deployment finishes requests while more always wait: one replica, times their number.

@@ -494,10 +494,12 @@ class EngineStatistics:
 @dataclass(frozen=True, slots=True)
 class ServingResult:
     """A whole run: every request by id, every step in time, the busy time by cost term, of all replicas together, and how it was
-    computed."""
+    computed. `replica_of_request` and `replica_of_step`: which replica, by record and by step; None where there is one."""
 
     records: RequestRecords
     steps: StepRecords
     term_seconds: dict[str, float]
     statistics: EngineStatistics = EngineStatistics()
     replicas: int = 1
+    replica_of_request: NDArray[np.int32] | None = None
+    replica_of_step: NDArray[np.int32] | None = None
