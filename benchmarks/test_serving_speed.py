@@ -52,9 +52,10 @@ def test_choosing_drafts_by_batch_costs_little() -> None:
     assert by_batch.serve_s <= 3 * fixed.serve_s
 
 
-def test_eight_replicas_cost_little_more_than_one() -> None:
-    eight, one = (measure("C", 0, requests=4_000, replicas=replicas)[0] for replicas in (8, 1))
-    print(f"\n8 replicas / 1 = {eight.serve_s / one.serve_s:.2f}")
+@pytest.mark.parametrize("router", ["round_robin", "least_outstanding", "least_kv"])
+def test_eight_replicas_cost_little_more_than_one(router: RouterName) -> None:
+    eight, one = (measure("C", 0, requests=4_000, replicas=replicas, router=router)[0] for replicas in (8, 1))
+    print(f"\n8 replicas / 1, {router} = {eight.serve_s / one.serve_s:.2f}")
     assert eight.serve_s <= 1.3 * one.serve_s
 
 

@@ -24,6 +24,7 @@ from simulator.hardware import Hardware, HardwareOverride, find_hardware, overri
 from simulator.interchange.request_traces import request_source
 from simulator.number_format import WeightFormat
 from simulator.planning import PlanningSpec
+from simulator.serving import RouterName
 from simulator.serving_engine import ServingEngine, find_engine
 from simulator.spec import Document, Problem, Spec, SpecError, check_sections, load_yaml
 from simulator.speculation import (
@@ -53,14 +54,16 @@ UNLIMITED_MODEL_LEN = 131072
 class ParallelSpec(Spec):
     """Devices: tensor × pipeline × data of them, spread evenly over nodes (meanings: `cost.parallelism`).
 
-    draft_tensor_parallel_size: as many as the target's where left out. data_parallel_size: replicas, to which arrivals are dealt
-    in turn; each has limits of its own. expert_parallel: whole experts on each device instead of a slice of all.
+    draft_tensor_parallel_size: as many as the target's where left out. data_parallel_size: replicas, each with limits of its own.
+    router: which of them a request goes to, in turn where left out. expert_parallel: whole experts on each device instead of a
+    slice of all.
     """
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     draft_tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = None
     pipeline_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     data_parallel_size: Annotated[int, Field(ge=1, le=256)] = 1
+    router: RouterName | None = None
     expert_parallel: bool = False
     nodes: Annotated[int, Field(ge=1, le=256)] = 1
 
@@ -211,10 +214,15 @@ def _resolved(
 
 def load_scenario(path: str | Path) -> Scenario:
     """A scenario by path or by the id of a shipped one. Raises `SpecError` with every mistake found."""
+    return scenario_of(scenario_document(path))
+
+
+def scenario_document(path: str | Path) -> Document:
+    """The same as it is written. Raises `SpecError` where there is no such file or it is no YAML."""
     found = resources.file_of("scenario", str(path))
     if found is None and not str(path).endswith((".yaml", ".yml")) and "/" not in str(path):
         raise resources.unknown("", "scenario", "scenario", str(path), resources.ids("scenario"))
-    return scenario_of(load_yaml(found or path))
+    return load_yaml(found or path)
 
 
 def scenario_of(document: Document) -> Scenario:
@@ -260,6 +268,7 @@ class _Resolver:
         deployment = self._deployment(hardware, engine, target, drafter, remote)
         limits = self._limits(engine, target, source)
         self._collect(self._memory_problems(deployment, limits))
+        self._collect(self._router_problems(deployment, limits))
         self._draft_window_warning(drafter, limits)
         if deployment.draft_device_binds(limits.gpu_memory_utilization):
             self.warnings.append("the draft's own device holds fewer tokens than the target's: it limits how many requests run")
@@ -504,6 +513,18 @@ class _Resolver:
             sharing = "workload.shared_prefix_tokens, workload.sessions, or a trace with hash_ids"
             must = f"must be left out: no two prompts begin alike; that takes {sharing}"
             yield self.document.problem(("limits", "prefix_caching"), must, limits.prefix_caching)
+
+    def _router_problems(self, deployment: Deployment, limits: Limits) -> Iterator[Problem]:
+        """A router needs replicas to choose from, and something to tell them by."""
+        router = self.sections["parallel"].router
+        if router is not None and deployment.independent_replicas == 1:
+            must = "must be left out: there is one replica"
+            if deployment.parallelism.data_parallel_size > 1:
+                must += f", as the ranks of {deployment.target.name} step together"
+            yield self.document.problem(("parallel", "router"), must, router)
+        elif router == "prefix_aware" and not limits.prefix_caching:
+            must = "must be another router: no replica keeps prefixes (limits.prefix_caching, and prompts that begin alike)"
+            yield self.document.problem(("parallel", "router"), must, router)
 
     def _memory_problems(self, deployment: Deployment, limits: Limits) -> Iterator[Problem]:
         """Weights and the engine's own memory must leave room for one block."""

@@ -6,7 +6,7 @@ The composition root: requests, acceptance paths, prices and batching rules meet
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, cycle
@@ -26,6 +26,7 @@ from simulator.scenario import Scenario
 from simulator.serving import (
     AcceptancePath,
     BatchingRules,
+    Engine,
     Load,
     PairedRatio,
     ServingResult,
@@ -33,7 +34,7 @@ from simulator.serving import (
     no_lookahead,
     paired_ratio,
     serve,
-    serve_in_turn,
+    serve_on_replicas,
     summarise,
 )
 from simulator.serving.metrics import Value, Window, is_good, load_in
@@ -42,7 +43,7 @@ from simulator.serving_engine import captured_sizes
 from simulator.spec import Problem, SpecError
 from simulator.speculation import READS_STATES
 from simulator.validity import doubts_at
-from simulator.workload import Request, again, by_turns, requests_of
+from simulator.workload import Request, again, by_turns, mean_context_tokens, requests_of
 
 # The fewest requests of the run that measures how many a second the replica can finish when work never runs out.
 SATURATION_REQUESTS = 400
@@ -389,10 +390,8 @@ class Server:
 
     @cached_property
     def mean_context_tokens(self) -> float:
-        """Of the scenario's own requests while they decode: each token sees its own context."""
-        requests = requests_of(self.scenario.file.workload, self.scenario.file.seed, self.scenario.source)
-        tokens = sum(r.output_tokens for r in requests)
-        return sum((r.prompt_tokens + r.output_tokens / 2) * r.output_tokens for r in requests) / tokens
+        """Of the scenario's own requests while they decode."""
+        return mean_context_tokens(requests_of(self.scenario.file.workload, self.scenario.file.seed, self.scenario.source))
 
     def mean_acceptance_length(self, drafts: int) -> float:
         """τ of a round of so many drafts a sequence, by the law; 1 of a plain step."""
@@ -412,16 +411,12 @@ class Server:
                 begun()
             return self.path(request)
 
-        time_out_s = self.scenario.file.workload.time_out_s
-
-        def one(theirs: Sequence[Request], users: int | None) -> ServingResult:
-            return serve(
-                theirs, self.rules, pricer, path, self.live_policy(), users=users, think_time_s=arrivals.think_time_s or 0.0,
-                time_out_s=time_out_s, readable=self.readable,
-            )  # fmt: skip
-
-        users = arrivals.users if arrivals.process == "closed_loop" else None
-        return serve_in_turn(requests, self.deployment.independent_replicas, users, one)
+        file = self.scenario.file
+        return serve_on_replicas(
+            requests, [Engine(self.rules, pricer, self.live_policy()) for _ in range(self.deployment.independent_replicas)], path,
+            router=file.parallel.router or "round_robin", users=arrivals.users if arrivals.process == "closed_loop" else None,
+            think_time_s=arrivals.think_time_s or 0.0, time_out_s=file.workload.time_out_s, readable=self.readable,
+        )  # fmt: skip
 
     def saturated(self, requests: tuple[Request, ...], begun: Callable[[int, int], None] | None = None) -> Saturation:
         """How fast the deployment finishes requests while more always wait: one replica, times their number.
@@ -568,7 +563,7 @@ def _compare(
     )
     runs = _Runs(plain.result, variant.result, slow, middle, fast)
     metric, judged = _judged(server.scenario, runs)
-    verdict: Verdict = "close" if judged is None else _verdict(judged)
+    verdict: Verdict = "close" if judged is None else verdict_of(judged)
     if judged is None:
         metric, verdict = _unjudged(metric, plain.summary, variant.summary)
     e2e = runs.gain(lambda records: records.e2e_latency_s)
@@ -649,7 +644,7 @@ def _nothing_served(scenario: Scenario, summary: Summary) -> Problem:
     return scenario.document.problem(("workload",), f"must hold requests that can be served: {why}")
 
 
-def _verdict(gain: Estimate) -> Verdict:
+def verdict_of(gain: Estimate) -> Verdict:
     """Certain, and of at least half a per cent."""
     return "win" if gain.low > 1 + LEAST_EFFECT else "lose" if gain.high < 1 - LEAST_EFFECT else "close"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise, repeat
@@ -529,6 +529,16 @@ def _in_sessions(spec: WorkloadSpec, sessions: SessionsSpec, said: Integers, out
             requests.append(Request(i, float(times_s[session]), prompt, output, content, follows, think_time_s))
             before = prompt + output
     return tuple(requests)
+
+
+def mean_context_tokens(requests: Sequence[Request]) -> float:
+    """Mean tokens cached per decoding sequence: each token of the outputs sees its own context.
+
+    >>> mean_context_tokens([Request(0, 0.0, 100, 10), Request(1, 0.0, 400, 30)])
+    337.5
+    """
+    tokens = sum(request.output_tokens for request in requests)
+    return sum((r.prompt_tokens + r.output_tokens / 2) * r.output_tokens for r in requests) / tokens
 
 
 def _lengths(spec: WorkloadSpec, n: int, seed: int, source: RequestSource | None) -> tuple[Integers, Integers]:

@@ -284,13 +284,13 @@ def run(folder: Path, *flags: str) -> subprocess.Popen[str]:
 
 
 def wait_for_lines(path: Path, count: int, process: subprocess.Popen[str]) -> None:
-    for _ in range(600):
+    for _ in range(3000):
         if path.exists() and path.read_bytes().count(b"\n") >= count:
             return
         if process.poll() is not None:
             raise AssertionError(process.communicate()[1])
         time.sleep(0.1)
-    raise AssertionError("no measurements within a minute")
+    raise AssertionError("no measurements within five minutes")
 
 
 @needs_torch
@@ -310,7 +310,7 @@ def test_a_kill_at_any_moment_loses_nothing_and_an_interrupt_says_how_to_go_on(
     # Until matrices are measured too, without which there is nothing to fit.
     wait_for_lines(path, 50, interrupted)
     interrupted.send_signal(signal.SIGINT)
-    _, said = interrupted.communicate(timeout=60)
+    _, said = interrupted.communicate(timeout=200)
     assert interrupted.returncode == 130
     assert f"kept in {path}" in said
     assert "--resume" in said
@@ -318,7 +318,7 @@ def test_a_kill_at_any_moment_loses_nothing_and_an_interrupt_says_how_to_go_on(
 
     total = (read_measurements(path, unfinished=True).elapsed_s + 12) / 60
     finished = run(tmp_path, "--minutes", str(total), "--resume", *tiny)
-    shown, said = finished.communicate(timeout=120)
+    shown, said = finished.communicate(timeout=400)
     assert finished.returncode == 0, said
     assert path.read_bytes().startswith(whole)
     file = read_measurements(path)
@@ -354,7 +354,7 @@ def test_a_kill_at_any_moment_loses_nothing_and_an_interrupt_says_how_to_go_on(
     assert "--minutes: must be more than the" in capsys.readouterr().err
     finished_bytes = path.read_bytes()
     extended = run(tmp_path, "--minutes", str(total + 0.1), "--resume", *tiny)
-    _, said = extended.communicate(timeout=120)
+    _, said = extended.communicate(timeout=400)
     assert extended.returncode == 0, said
     assert path.read_bytes().startswith(finished_bytes)
     longer = read_measurements(path)

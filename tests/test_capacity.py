@@ -218,6 +218,17 @@ def test_rates_compress_one_stream():
     assert [replace(r, arrival_s=0.0) for r in slow] == [replace(r, arrival_s=0.0) for r in fast]
 
 
+def test_a_recorded_trace_is_one_repetition_at_the_rate_in_question(tmp_path):
+    rows = "".join(f"{0.2 * index + (index % 3) * 0.05:.3f},400,{40 + index % 30}\n" for index in range(80))
+    (tmp_path / "trace.csv").write_text("arrival_s,prompt_tokens,output_tokens\n" + rows)
+    recorded = {"arrivals": {"process": "trace"}, "requests": {"trace": str(tmp_path / "trace.csv")}}
+    answer = capacity(scenario(speculation=None, acceptance=None, workload=recorded), PlanningSpec(demand_scale=3.0))
+    assert (answer.repetitions, answer.requests) == (1, 80)
+    assert answer.demand_per_s == pytest.approx(3 * answer.own_rate_per_s)
+    assert answer.own_rate_per_s == pytest.approx(5.0, rel=0.02)
+    assert rate(answer) > answer.own_rate_per_s
+
+
 def test_only_the_promising_are_simulated():
     many = scenario(speculation={**BASE["speculation"], "num_speculative_tokens": [1, 2, 3, 12, 16]})
     answer = capacity(many, repetitions=1, finalists=1)

@@ -39,13 +39,17 @@ class Rates:
     round_s: float = 1.0
 
     def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], _: int) -> Cost:
-        terms = [("round", self.round_s)] if decode else []
-        if prefill:
-            terms.append(("prefill", self.prompt_token_s * sum(new for new, _ in prefill)))
+        terms = [*self._rounds(len(decode)), *self._prompts(prefill)]
         return Cost(sum(seconds for _, seconds in terms), tuple(terms))
 
     def alike(self, sequences: int, drafted: int) -> AlikeRounds:
-        return AlikeRounds(Tape((1.0, 1.0, 1.0)), [("round", self.round_s)], 0.0, lambda *_: [])
+        return AlikeRounds(Tape((1.0, 1.0, 1.0)), self._rounds(sequences), 0.0, lambda *asked: self._prompts(asked[-2]))
+
+    def _rounds(self, sequences: int) -> list[tuple[str, float]]:
+        return [("round", self.round_s)] if sequences else []
+
+    def _prompts(self, prefill: Sequence[tuple[int, int]]) -> list[tuple[str, float]]:
+        return [("prefill", self.prompt_token_s * sum(new for new, _ in prefill))] if prefill else []
 
 
 def served(

@@ -14,7 +14,7 @@ from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
 from simulator.simulation import batching_rules
 from simulator.spec import SpecError
-from simulator.workload import requests_of
+from simulator.workload import mean_context_tokens, requests_of
 
 GAMMAS = tuple(range(1, 9))
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -132,8 +132,7 @@ def own_context(scenario: Scenario) -> int:
     requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
     limit = scenario.limits.max_model_len
     served = [r for r in requests if r.prompt_tokens + r.output_tokens <= limit] or requests
-    tokens = sum(r.output_tokens for r in served)
-    mean = sum((r.prompt_tokens + r.output_tokens / 2) * r.output_tokens for r in served) / tokens
+    mean = mean_context_tokens(served)
     return max(int(float(f"{min(mean, limit):.1e}")), 1)
 
 

@@ -16,16 +16,14 @@ from simulator.planning import Copy, Fleet, PlanningSpec
 from simulator.questions.mean_load import MeanLoad, MeanModel
 from simulator.questions.sustained import RateSearch, Sustained, unit_stream
 from simulator.scenario import Scenario
-from simulator.simulation import Progress, Server, Verdict, speculative_servers
+from simulator.simulation import Progress, Server, Verdict, speculative_servers, verdict_of
 from simulator.spec import SpecError
-from simulator.workload import Request, requests_of
+from simulator.workload import Request, RequestTrace, requests_of
 
 REPETITIONS = 4
 # Ways of drafting that are simulated, beside none; others within this share of the best estimate are not left out.
 FINALISTS = 4
 NEAR = 0.95
-# Gains this small are close, whatever the interval.
-LEAST_EFFECT = 0.005
 # About as many rates as a search looks at.
 EVALUATIONS = 18
 PLAIN = "no speculation"
@@ -115,7 +113,7 @@ def capacity(
     demand = planning.demand(own_rate)
     planned = tuple(_with_fleet(row, server, planning, demand, output) for row, (_, server) in zip(rows, variants, strict=True))
     return CapacityAnswer(
-        scenario, planning, planned, own_rate, demand, prompt, output, len(own), repetitions, tuple(dict.fromkeys(warnings))
+        scenario, planning, planned, own_rate, demand, prompt, output, len(own), len(streams), tuple(dict.fromkeys(warnings))
     )
 
 
@@ -132,9 +130,11 @@ def _check(scenario: Scenario, planning: PlanningSpec) -> None:
 
 
 def _streams(scenario: Scenario, repetitions: int) -> list[tuple[Request, ...]]:
-    """Independent repetitions of the workload at unit rate; a recorded trace repeats itself with other acceptance."""
+    """Independent repetitions of the workload at unit rate. A recorded trace is one: again it would be the same requests, and
+    agreement with itself no sign of certainty."""
     workload, seed = scenario.file.workload, scenario.file.seed
-    drawn = [requests_of(workload, (seed + index) % 2**32, scenario.source) for index in range(repetitions)]
+    times = 1 if isinstance(scenario.source, RequestTrace) else repetitions
+    drawn = [requests_of(workload, (seed + index) % 2**32, scenario.source) for index in range(times)]
     return [unit_stream(requests, index * len(requests)) for index, requests in enumerate(drawn)]
 
 
@@ -185,7 +185,7 @@ def _simulated(
     gain = verdict = None
     if plain is not None and plain.sustained is not None and plain.sustained.rate is not None and sustained.rate is not None:
         gain = _gain(server, sustained, plain.sustained.rate)
-        verdict = _verdict(gain)
+        verdict = verdict_of(gain)
     saturated = Estimate.lognormal(saturation.per_s, saturation.log_std)
     return replace(row, saturation=saturated, sustained=sustained, gain=gain, verdict=verdict)
 
@@ -204,10 +204,6 @@ def _gain(server: Server, sustained: Sustained, plain: Estimate) -> Estimate:
     below = math.hypot(math.log(rate.value / rate.low), math.log(plain.high / plain.value), Z80 * doubt)
     above = math.hypot(math.log(rate.high / rate.value), math.log(plain.value / plain.low), Z80 * doubt)
     return Estimate(value, value * math.exp(-below), value * math.exp(above))
-
-
-def _verdict(gain: Estimate) -> Verdict:
-    return "win" if gain.low > 1 + LEAST_EFFECT else "lose" if gain.high < 1 - LEAST_EFFECT else "close"
 
 
 def _devices(server: Server) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 
 from simulator.cost.round import StepPricer
 from simulator.serving import BatchingRules
-from simulator.workload import Request, ServiceLevel
+from simulator.workload import Request, ServiceLevel, mean_context_tokens
 
 # Prompts whose price is taken, evenly from the shortest to the longest.
 PROMPTS = 12
@@ -58,10 +58,8 @@ class MeanModel:
 
     @cached_property
     def context_tokens(self) -> int:
-        """Mean tokens cached per decoding sequence: each token sees its own context."""
-        outputs = np.array([request.output_tokens for request in self.requests], dtype=float)
-        prompts = np.array([request.prompt_tokens for request in self.requests], dtype=float)
-        return max(round(float(((prompts + outputs / 2) * outputs).sum() / outputs.sum())), 1)
+        """Mean tokens cached per decoding sequence."""
+        return max(round(mean_context_tokens(self.requests)), 1)
 
     @cached_property
     def largest_batch(self) -> int:

@@ -326,11 +326,27 @@ class StepRecord(NamedTuple):
     used_blocks: int
 
 
-_TYPES: dict[str, Any] = {"start_s": np.float64, "seconds": np.float64, "context_tokens": np.int64, "prefill_tokens": np.int64}
+_TYPES: dict[str, Any] = {"start_s": np.float64, "seconds": np.float64, "context_tokens": np.int64}
 
 
-Values = tuple[NDArray[Any], NDArray[np.int64] | None]
-"""A number for each step and None; or a number for each span of steps, and their counts. `start_s` is always the former."""
+class Values(NamedTuple):
+    """A number of each of many steps: every step's; with `counts` that of every span of so many; with `place` numbers[place]."""
+
+    numbers: NDArray[Any]
+    counts: NDArray[np.int32] | None = None
+    place: NDArray[np.int32] | None = None
+
+    def of_steps(self) -> NDArray[Any]:
+        """Every step's, (steps,)."""
+        numbers = self.numbers if self.place is None else self.numbers[self.place]
+        return numbers if self.counts is None else np.repeat(numbers, self.counts)
+
+    def packed(self, steps: int, dtype: Any) -> Values:
+        """The same in little memory."""
+        numbers = self.numbers.astype(dtype, copy=False)
+        if self.counts is not None and self.place is None and (numbers == numbers[0]).all():
+            return Values(numbers[:1].copy(), np.array([steps], dtype=np.int32))
+        return self._replace(numbers=numbers)
 
 
 class _Column:
@@ -346,8 +362,7 @@ class _Column:
 
     def all(self, dtype: Any) -> NDArray[Any]:
         """Every step's, (steps,)."""
-        whole = [piece if counts is None else np.repeat(piece, counts) for piece, counts in self._pieces]
-        return np.concatenate([np.empty(0, dtype=dtype), *whole])
+        return np.concatenate([np.empty(0, dtype=dtype), *(piece.of_steps() for piece in self._pieces)])
 
 
 class StepRecords:
@@ -368,7 +383,7 @@ class StepRecords:
         names = dict.fromkeys(name for part in parts for name in part.term_names)
         fields = {name: np.concatenate([part.column(name) for part in parts])[order] for name in StepRecord._fields}
         terms = {name: np.concatenate([part.term(name) for part in parts])[order] for name in names}
-        whole.extend({name: (values, None) for name, values in fields.items()}, {n: (s, None) for n, s in terms.items()})
+        whole.extend({name: Values(values) for name, values in fields.items()}, {n: Values(s) for n, s in terms.items()})
         return whole
 
     def append(self, step: StepRecord, terms: Iterable[tuple[str, float]]) -> None:
@@ -378,18 +393,17 @@ class StepRecords:
             self._settle()
 
     def extend(self, fields: Mapping[str, Values], terms: Mapping[str, Values]) -> None:
-        """Adds many steps at once: all fields of `StepRecord`, and the terms that they have."""
+        """Adds many steps at once: all fields of `StepRecord`, `start_s` of every step, and the terms that they have."""
         self._settle()
+        steps = len(fields["start_s"].numbers)
         for name, column in self._columns.items():
-            values, counts = fields[name]
-            column.add((values.astype(_TYPES.get(name, np.int32), copy=False), counts))
+            column.add(fields[name].packed(steps, _TYPES.get(name, np.int32)))
         for name in terms:
             if name not in self._terms:
                 self._terms[name] = _Column()
                 self._terms[name].add(_none_in(self._length))
-        steps = len(fields["start_s"][0])
         for name, column in self._terms.items():
-            column.add(terms.get(name, _none_in(steps)))
+            column.add(terms[name].packed(steps, np.float64) if name in terms else _none_in(steps))
         self._length += steps
 
     def _settle(self) -> None:
@@ -402,8 +416,8 @@ class StepRecords:
         named = [added_up(each) for each in terms]
         names = dict.fromkeys(name for each in named for name in each)
         self.extend(
-            {name: (np.array(values), None) for name, values in fields},
-            {name: (np.array([each.get(name, 0.0) for each in named]), None) for name in names},
+            {name: Values(np.array(values)) for name, values in fields},
+            {name: Values(np.array([each.get(name, 0.0) for each in named])) for name in names},
         )
 
     def __len__(self) -> int:
@@ -451,7 +465,7 @@ def added_up(terms: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 def _none_in(steps: int) -> Values:
     """A column of so many steps that have no such term."""
-    return np.zeros(1), np.array([steps])
+    return Values(np.zeros(1), np.array([steps], dtype=np.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,10 +494,12 @@ class EngineStatistics:
 @dataclass(frozen=True, slots=True)
 class ServingResult:
     """A whole run: every request by id, every step in time, the busy time by cost term, of all replicas together, and how it was
-    computed."""
+    computed. `replica_of_request` and `replica_of_step`: which replica, by record and by step; None where there is one."""
 
     records: RequestRecords
     steps: StepRecords
     term_seconds: dict[str, float]
     statistics: EngineStatistics = EngineStatistics()
     replicas: int = 1
+    replica_of_request: NDArray[np.int32] | None = None
+    replica_of_step: NDArray[np.int32] | None = None

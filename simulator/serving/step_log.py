@@ -74,7 +74,7 @@ class StepLog:
         """Moves everything into the columns, and lets the timeline forget it."""
         if not self._spans:
             return
-        counts = np.array([span.steps for span in self._spans])
+        counts = np.array([span.steps for span in self._spans], dtype=np.int32)
         is_round = np.repeat([span.booked for span in self._spans], counts)
         self.steps.extend(self._fields(counts, is_round), self._terms(counts, is_round))
         self._spans.clear()
@@ -82,29 +82,29 @@ class StepLog:
         self._first = self._timeline.now
         self._timeline.forget()
 
-    def _fields(self, counts: NDArray[np.int64], is_round: NDArray[np.bool_]) -> dict[str, Values]:
+    def _fields(self, counts: NDArray[np.int32], is_round: NDArray[np.bool_]) -> dict[str, Values]:
         """Fields of `StepRecord`: one number a span where nothing on the timeline adds to it."""
         columns: dict[str, Values] = {}
         noted = zip(*(span.step for span in self._spans), strict=True)
         for name, values in zip(StepRecord._fields, noted, strict=True):
-            columns[name] = np.array(values), counts
+            columns[name] = Values(np.array(values), counts)
             for row, sign in _ON_TIMELINE.get(name, ()):
                 passed = self._timeline.past(row, self._first)
                 if passed.any():
-                    every = _each(columns[name])
+                    every = columns[name].of_steps()
                     every[is_round] += sign * passed
-                    columns[name] = every, None
+                    columns[name] = Values(every)
         start_s = np.zeros(len(is_round))
         ends = np.array(self._round_end_s[self._first :])
         start_s[is_round] = np.concatenate(([0.0], ends[:-1])) if len(ends) else ends
-        start_s[np.cumsum(counts) - counts] = columns["start_s"][0]
-        return columns | {"start_s": (start_s, None), "seconds": (np.array(self._seconds), None)}
+        start_s[np.cumsum(counts) - counts] = columns["start_s"].numbers
+        return columns | {"start_s": Values(start_s), "seconds": Values(np.array(self._seconds))}
 
-    def _terms(self, counts: NDArray[np.int64], is_round: NDArray[np.bool_]) -> dict[str, Values]:
+    def _terms(self, counts: NDArray[np.int32], is_round: NDArray[np.bool_]) -> dict[str, Values]:
         """Terms of the cost, in the order in which they first appear; one number a span where that is what the formulas give."""
         kinds = list(dict.fromkeys(span.alike for span in self._spans))
         number = {kind: index for index, kind in enumerate(kinds)}
-        kind_of_span = np.array([number[span.alike] for span in self._spans])
+        kind_of_span = np.array([number[span.alike] for span in self._spans], dtype=np.int32)
         constant: dict[str, Floats] = {}  # by kind
         varying: dict[str, list[tuple[NDArray[np.int64], Floats]]] = {}  # of steps
         names_of: dict[RoundTerms | None, list[str]] = {None: []}
@@ -128,7 +128,7 @@ class StepLog:
         }
 
     def _by_kind(
-        self, kinds: list[RoundTerms | None], kind_of_step: NDArray[np.int64], is_round: NDArray[np.bool_]
+        self, kinds: list[RoundTerms | None], kind_of_step: NDArray[np.int32], is_round: NDArray[np.bool_]
     ) -> Iterator[tuple[RoundTerms, NDArray[np.int64], dict[str, Any]]]:
         """(kind, its steps, their terms) of each kind of rounds alike."""
         inputs = [self._timeline.past(row, self._first) for row in (CONTEXT, WINDOWED, LONGEST)]
@@ -142,21 +142,24 @@ class StepLog:
 
 def _column(
     constant: Floats | None,
-    kind_of_span: NDArray[np.int64],
-    counts: NDArray[np.int64],
+    kind_of_span: NDArray[np.int32],
+    counts: NDArray[np.int32],
     beside: Iterable[tuple[int, float]],
     varying: Iterable[tuple[NDArray[np.int64], Floats]],
 ) -> Values:
     """One term: constant by kind, added to by spans of one step, and varying from round to round."""
-    by_span = np.zeros(len(counts)) if constant is None else constant[kind_of_span]
+    of_kinds = np.zeros(1 + kind_of_span.max()) if constant is None else constant
+    if not (beside or varying):
+        return Values(of_kinds, counts, kind_of_span)
+    by_span = of_kinds[kind_of_span]
     for span, seconds in beside:
         by_span[span] += seconds
     if not varying:
-        return by_span, counts
+        return Values(by_span, counts)
     every = np.repeat(by_span, counts)
     for steps, of_steps in varying:
         every[steps] += of_steps
-    return every, None
+    return Values(every)
 
 
 def append_to(column: array[float], values: list[float] | Floats) -> None:
@@ -165,8 +168,3 @@ def append_to(column: array[float], values: list[float] | Floats) -> None:
         column.frombytes(values.tobytes())
     else:
         column.extend(values)
-
-
-def _each(column: Values) -> NDArray[Any]:
-    values, counts = column
-    return values.copy() if counts is None else np.repeat(values, counts)

@@ -1,0 +1,220 @@
+"""Several replicas behind a router: the engines agree, nothing is lost, and choosing by load is as much better as theory says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulator.scenario import scenario_of
+from simulator.serving import BatchingRules, Engine, RequestRecord, RouterName, ServingResult, serve, serve_on_replicas
+from simulator.serving.router import MOST_REQUESTS_APART, in_turn
+from simulator.spec import Document, SpecError
+from simulator.workload import Request
+from tests.test_laws import NAMED, AffinePricer, Cost, IndependentPath, Scenario, drawn, roomy
+
+ROUTERS: tuple[RouterName, ...] = ("round_robin", "least_outstanding", "least_kv", "prefix_aware")
+
+
+def run(scenario: Scenario, router: RouterName, replicas: int = 3, readable: bool = False) -> ServingResult:
+    engines = [Engine(scenario.rules(), AffinePricer(context_token_s=1e-5), scenario.drafts) for _ in range(replicas)]
+    return serve_on_replicas(
+        scenario.requests(),
+        engines,
+        lambda request: IndependentPath(request, scenario.seed, scenario.acceptance_rate, scenario.proposal_rate),
+        router=router,
+        users=scenario.users or None,
+        think_time_s=scenario.think_time_s,
+        time_out_s=scenario.time_out_s or None,
+        readable=readable,
+    )
+
+
+def told(result: ServingResult) -> tuple[Any, ...]:
+    """Everything that a run says, to the last bit."""
+    replica = [None if numbers is None else numbers.tolist() for numbers in (result.replica_of_request, result.replica_of_step)]
+    return repr(list(result.records)), list(result.steps), replica
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("name", NAMED)
+def test_both_engines_route_alike_to_the_last_bit(name: str, router: RouterName) -> None:
+    scenario = replace(NAMED[name], num_requests=60)
+    fast, readable = run(scenario, router), run(scenario, router, readable=True)
+    assert told(fast) == told(readable)
+
+
+@pytest.mark.parametrize("seed", range(75))
+def test_both_engines_route_alike_in_random_scenarios(seed: int) -> None:
+    """Arrivals and ends of steps that coincide on several replicas are common here: step times are powers of two."""
+    router = ROUTERS[1 + seed % 3]
+    scenario = replace((drawn, roomy)[seed % 2](seed), num_requests=40)
+    if router == "prefix_aware":
+        scenario = replace(scenario, prefix_caching=True, texts=3, shared_tokens=30)
+    fast, readable = run(scenario, router), run(scenario, router, readable=True)
+    assert told(fast) == told(readable), f"{router}: {scenario}"
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("router", ROUTERS)
+def test_every_request_is_served_once_by_one_replica(seed: int, router: RouterName) -> None:
+    scenario = drawn(1000 + seed)
+    result = run(scenario, router)
+    asked = {request.request_id: request for request in scenario.requests()}
+    assert [record.request_id for record in result.records] == sorted(asked)
+    emitted = sum(sum(record.emission_tokens) for record in result.records)
+    assert emitted == result.steps.column("emitted").sum()
+    for record in result.records:
+        if record.finish_s is not None:
+            assert sum(record.emission_tokens) == asked[record.request_id].output_tokens
+    start_s, seconds = result.steps.column("start_s"), result.steps.column("seconds")
+    assert result.replica_of_step is not None
+    for replica in range(3):
+        own = result.replica_of_step == replica
+        assert (start_s[own][1:] >= (start_s[own] + seconds[own])[:-1]).all()
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_dealing_in_turn_is_what_replicas_alone_do(name: str) -> None:
+    """On one clock or each on its own: the same, users of a closed loop and turns of sessions included."""
+    scenario, replicas = replace(NAMED[name], num_requests=50), 3
+    result = run(scenario, "round_robin", replicas)
+    alone: list[RequestRecord] = []
+    steps = 0
+    for index, theirs in enumerate(in_turn(scenario.requests(), replicas)):
+        users = scenario.users // replicas + (index < scenario.users % replicas) if scenario.users else None
+        part = serve(
+            theirs,
+            scenario.rules(),
+            AffinePricer(context_token_s=1e-5),
+            lambda request: IndependentPath(request, scenario.seed, scenario.acceptance_rate, scenario.proposal_rate),
+            scenario.drafts,
+            users=users,
+            think_time_s=scenario.think_time_s,
+            time_out_s=scenario.time_out_s or None,
+        )
+        alone += part.records
+        steps += len(part.steps)
+    assert repr(list(result.records)) == repr(sorted(alone, key=lambda record: record.request_id))
+    assert len(result.steps) == steps
+
+
+# -------------------------------------------------------------------------------------------------------- queueing theory
+
+
+@dataclass
+class PerToken:
+    """A step takes as long as its prompt tokens, or nothing to speak of."""
+
+    token_s: float
+
+    def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> Cost:  # noqa: ARG002
+        seconds = self.token_s * sum(new for new, _ in prefill)
+        return Cost(seconds, (("prefill", seconds),))
+
+
+class NoDrafts:
+    def accepted(self, position: int, drafted: int) -> int:  # noqa: ARG002
+        return 0
+
+    def proposed(self, position: int, num_speculative_tokens: int) -> int:  # noqa: ARG002
+        return 0
+
+
+ONE_AT_A_TIME = BatchingRules(
+    max_num_seqs=1, max_num_batched_tokens=1 << 20, max_model_len=1 << 21, total_blocks=1 << 17, chunked_prefill=False
+)
+
+
+def queue(arrival_s: np.ndarray, service_s: np.ndarray, replicas: int, router: RouterName, token_s: float = 1e-4) -> ServingResult:
+    """First come first served, one at a time on each replica, for the given times, rounded to `token_s`."""
+    tokens = np.maximum(np.rint(service_s / token_s), 1).astype(int).tolist()
+    requests = [Request(i, float(time_s), tokens[i], 1) for i, time_s in enumerate(arrival_s)]
+    engines = [Engine(ONE_AT_A_TIME, PerToken(token_s), lambda _: 0)] * replicas
+    return serve_on_replicas(requests, engines, lambda _: NoDrafts(), router=router)
+
+
+def mean_wait(result: ServingResult, first: int = 0) -> float:
+    return float(result.records.queueing_s[first:].mean())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_with_equal_service_the_shortest_queue_never_waits_longer_than_turns_do(seed: int) -> None:
+    """Equal deterministic service: joining the shortest queue minimises the mean wait among all that route at arrival (Winston
+    1977 for equal servers), and taking turns is one of them."""
+    rng = np.random.default_rng([seed, *b"streams"])
+    replicas, load = int(rng.integers(2, 6)), float(rng.uniform(0.5, 0.98))
+    arrival_s = np.cumsum(rng.exponential(1.0 / (replicas * load), 400))
+    shortest, turns = (
+        mean_wait(queue(arrival_s, np.ones(400), replicas, router, 1.0)) for router in ("least_outstanding", "round_robin")
+    )
+    assert shortest <= turns + 1e-9
+
+
+def test_the_shortest_queue_waits_less_than_a_random_split_and_longer_than_one_queue_for_all() -> None:
+    """M/M/2 at load 0.8: between the split into two M/M/1, ρ/(1-ρ) = 4 service times, and M/M/2 with one queue,
+    ρ²/(1-ρ²) = 1.78 (Erlang's C). Joining the shortest of two is near the latter: heavy-traffic theory puts it within a
+    service time of it."""
+    rng, count = np.random.default_rng([1, *b"shortest"]), 40_000
+    arrival_s, service_s = np.cumsum(rng.exponential(1 / 1.6, count)), rng.exponential(1.0, count)
+    wait = mean_wait(queue(arrival_s, service_s, 2, "least_outstanding", 1e-4), 1000)
+    assert 1.78 * 0.95 < wait < 1.78 + 1.0
+    assert wait < 0.75 * 4.0
+
+
+# -------------------------------------------------------------------------------------------------------- what they choose
+
+
+class Constant:
+    def price(self, decode: Any, prefill: Any, prompts_finished: int) -> Cost:  # noqa: ARG002
+        return Cost(1.0, (("step", 1.0),))
+
+
+ROOMY = BatchingRules(
+    max_num_seqs=256, max_num_batched_tokens=4096, max_model_len=4096, total_blocks=1000, block_tokens=8, prefix_caching=True
+)
+
+
+def placed(requests: Sequence[Request], router: RouterName, replicas: int = 2, engine: Callable[[], Engine] | None = None) -> list[int]:
+    engines = [engine() if engine else Engine(ROOMY, Constant(), lambda _: 0) for _ in range(replicas)]
+    result = serve_on_replicas(requests, engines, lambda _: NoDrafts(), router=router)
+    assert result.replica_of_request is not None
+    return result.replica_of_request.tolist()
+
+
+def test_least_outstanding_counts_requests_and_least_kv_counts_blocks() -> None:
+    """A long prompt and two short ones: fewer requests are where the long one is, fewer blocks where the short ones are."""
+    requests = [Request(0, 0.0, 800, 50), Request(1, 0.5, 8, 50), Request(2, 2.5, 8, 50), Request(3, 4.5, 8, 50)]
+    assert placed(requests, "least_outstanding") == [0, 1, 0, 1]
+    assert placed(requests, "least_kv") == [0, 1, 1, 1]
+    assert placed(requests, "round_robin") == [0, 1, 0, 1]
+
+
+def test_a_prompt_goes_where_its_beginning_is_unless_load_is_lopsided() -> None:
+    text = ((7, 100),)
+    begin = [Request(0, 0.0, 100, 5), Request(1, 0.5, 80, 200, text)]
+    assert placed([*begin, Request(2, 20.0, 80, 5, text)], "prefix_aware") == [0, 1, 1]
+    assert placed([*begin, Request(2, 20.0, 80, 5, text)], "least_outstanding") == [0, 1, 0]
+    assert placed([*begin, Request(2, 20.0, 80, 5, ((7, 16), (8, 90)))], "prefix_aware")[2] == 0  # too little of it is there
+    many = [Request(2 + i, 20.0, 80, 5, text) for i in range(MOST_REQUESTS_APART + 2)]
+    assert placed([*begin, *many], "prefix_aware") == [0, *[1] * (MOST_REQUESTS_APART + 1), 0, 0][: len(many) + 2]
+
+
+# -------------------------------------------------------------------------------------------------------------- scenarios
+
+PARALLEL = {
+    "hardware": "h100_sxm",
+    "engine": "vllm",
+    "target": {"model": "meta-llama/Llama-3.1-8B-Instruct"},
+    "workload": {
+        "arrivals": {"process": "poisson", "rate_per_s": 40.0},
+        "lengths": {"prompt": {"distribution": "uniform", "low": 50, "high": 900}, "output": 20},
+        "num_requests": 60,
+        "shared_prefix_tokens": 400,
+    },
+    "parallel": {"data_parallel_size": 3},
+    "limits": {"prefix_caching": True},
+}
