@@ -33,6 +33,7 @@ from simulator.speculation import (
     MODELLESS_METHODS,
     SELF_METHODS,
     Speculation,
+    arithmetic_warning,
     built_head,
     default_drafter_weights,
     drafter_problem,
@@ -271,6 +272,7 @@ class _Resolver:
         self._draft_window_warning(drafter, limits)
         if deployment.draft_device_binds(limits.gpu_memory_utilization):
             self.warnings.append("the draft's own device holds fewer tokens than the target's: it limits how many requests run")
+        self.warnings += arithmetic_warning(hardware, deployment.weights)
         self._other_target_warnings(target, drafter)
         self._mtp_depth_warning(target)
         if limits.prefix_caching and target.has_recurrent_state:
@@ -331,6 +333,10 @@ class _Resolver:
             return None
         location = ("speculation", "drafter")
         if speculation.method in SELF_METHODS:
+            layers = None if target is None else target.num_hidden_layers
+            if layers is not None and (speculation.draft_layers or 0) > layers:
+                must = f"must be at most {layers}, the layers of {target.name}"  # type: ignore[union-attr]
+                raise SpecError([self.document.problem(("speculation", "draft_layers"), must, speculation.draft_layers)])
             return None if target is None else self_draft(target, speculation.method, speculation.draft_layers)
         if speculation.drafter is None:
             if target is None or speculation.method not in HEAD_FAMILIES:

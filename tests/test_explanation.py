@@ -9,6 +9,10 @@ import pytest
 
 from simulator import explain, load_scenario, predict
 from simulator.__main__ import main
+from simulator.prediction import OperatingPoint
+from simulator.questions.explanation import explain_point
+from simulator.reports import explanation_sentences
+from simulator.spec import Document, check
 from tests.test_scenario import run_quietly
 from tests.test_simulation import scenario, workload
 
@@ -68,6 +72,31 @@ def test_without_acceptance_it_names_the_break_even_and_no_verdict(capsys):
     at = arguments.index("--acceptance-rate")
     assert main(["explain", *arguments[:at], *arguments[at + 2 :]]) == 0
     assert "speculation wins where" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_what_would_flip_the_sign_can_be(tmp_path):
+    """No context beyond the positions of the model, no γ beyond the heads, no batch that the memory does not hold."""
+    shape = {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024, "model_type": "gpt2"}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    point = {"hardware": "a10", "target_model": str(tmp_path), "engine": "vllm", "method": "medusa", "tensor_parallel_size": 1}
+    for rate in (0.1, 0.5):
+        asked = {**point, "num_speculative_tokens": 2, "batch": 1, "context_len": 512, "acceptance_rate": rate}
+        answer = explain_point(check(OperatingPoint, Document("", asked)), Document("", asked))
+        for flip in answer.flips:
+            words = flip.change.replace(",", "").replace("= ", "").split()
+            assert words[0] not in ("context", "γ") or int(words[1]) <= {"context": 1024, "γ": 2}[words[0]]
+    asked |= {"batch": 1_000_000}
+    crowded = explain_point(check(OperatingPoint, Document("", asked)), Document("", asked))
+    assert crowded.verdict == ""
+    assert explanation_sentences(crowded)[0].startswith("Cannot be served so")
+    assert any("no verdict: the KV cache" in warning for warning in crowded.warnings)
+
+
+def test_a_round_that_no_acceptance_pays_for_is_said_to_lose_always(capsys):
+    arguments = flags(method="draft_model", draft="meta-llama/Llama-3.1-8B", engine="generic", num_speculative_tokens=4)
+    at = arguments.index("--acceptance-rate")
+    assert main(["explain", *arguments[:at], *arguments[at + 2 :]]) == 0
+    assert "speculation cannot win: a round yields at most" in " ".join(capsys.readouterr().out.split())
 
 
 def test_every_table_fits_a_terminal_and_trees_are_explained(capsys):
