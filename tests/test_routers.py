@@ -20,8 +20,11 @@ from tests.test_laws import NAMED, AffinePricer, Cost, IndependentPath, Scenario
 ROUTERS: tuple[RouterName, ...] = ("round_robin", "least_outstanding", "least_kv", "prefix_aware")
 
 
-def run(scenario: Scenario, router: RouterName, replicas: int = 3, readable: bool = False) -> ServingResult:
-    engines = [Engine(scenario.rules(), AffinePricer(context_token_s=1e-5), scenario.drafts) for _ in range(replicas)]
+def run(
+    scenario: Scenario, router: RouterName, replicas: int = 3, readable: bool = False, context_token_s: float = 1e-5
+) -> ServingResult:
+    pricer = AffinePricer(context_token_s=context_token_s)
+    engines = [Engine(scenario.rules(), pricer, scenario.drafts) for _ in range(replicas)]
     return serve_on_replicas(
         scenario.requests(),
         engines,
@@ -50,13 +53,40 @@ def test_both_engines_route_alike_to_the_last_bit(name: str, router: RouterName)
 
 @pytest.mark.parametrize("seed", range(75))
 def test_both_engines_route_alike_in_random_scenarios(seed: int) -> None:
-    """Arrivals and ends of steps that coincide on several replicas are common here: step times are powers of two."""
     router = ROUTERS[1 + seed % 3]
     scenario = replace((drawn, roomy)[seed % 2](seed), num_requests=40)
     if router == "prefix_aware":
         scenario = replace(scenario, prefix_caching=True, texts=3, shared_tokens=30)
     fast, readable = run(scenario, router), run(scenario, router, readable=True)
     assert told(fast) == told(readable), f"{router}: {scenario}"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_both_engines_route_alike_where_steps_of_several_replicas_end_together(seed: int) -> None:
+    """Sums of step times are exact here, and users send at once what follows an answer: it must find all replicas after their
+    steps, whichever event was scheduled first."""
+    rng = np.random.default_rng([seed, *b"together"])
+    scenario = replace(
+        (drawn, roomy)[seed % 2](seed), num_requests=60, on_grid=True, num_speculative_tokens=0, turns=int(rng.integers(1, 4)),
+        users=int(rng.choice([0, 5, 12])), think_time_s=0.0, turn_think_s=0.0, longest_prompt=8, total_blocks=1000,
+        max_num_seqs=int(rng.choice([2, 4])), max_model_len=1000,
+    )  # fmt: skip
+    router = ROUTERS[1 + seed % 2]
+    fast, readable = (run(scenario, router, 3, engine, 0.0) for engine in (False, True))
+    assert told(fast) == told(readable), f"{router}: {scenario}"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_both_engines_see_the_same_prefixes_while_long_answers_crowd_them_out(seed: int) -> None:
+    rng = np.random.default_rng([seed, *b"crowded"])
+    scenario = Scenario(
+        seed, num_requests=80, longest_prompt=40, longest_output=120, gap_s=float(rng.choice([0.1, 0.3, 0.6])), texts=6,
+        shared_tokens=32, prefix_caching=True, max_model_len=1000, max_num_batched_tokens=512,
+        total_blocks=int(rng.integers(50, 120)),
+    )  # fmt: skip
+    fast, readable = run(scenario, "prefix_aware"), run(scenario, "prefix_aware", readable=True)
+    assert told(fast) == told(readable)
+    assert fast.statistics.wakes < fast.statistics.steps
 
 
 @pytest.mark.parametrize("seed", range(40))
