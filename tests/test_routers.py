@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.questions.capacity import capacity
 from simulator.scenario import scenario_of
 from simulator.serving import BatchingRules, Engine, RequestRecord, RouterName, ServingResult, serve, serve_on_replicas
 from simulator.serving.router import MOST_REQUESTS_APART, in_turn
@@ -311,3 +312,56 @@ def test_prefix_aware_routing_finds_more_of_what_was_said() -> None:
     scenario = replace(NAMED["shared prefix"], num_requests=60, texts=3, gap_s=0.1)
     cached = {router: int(run(scenario, router).records.column("cached_tokens").sum()) for router in ROUTERS}
     assert cached["prefix_aware"] > max(cached["least_outstanding"], cached["round_robin"])
+
+
+# -------------------------------------------------------------------------------------------------- several kinds of devices
+
+MIXED = {"parallel": {"further_replicas": ({"hardware": "l40s", "count": 2},)}}
+
+
+def served(scenario: Any) -> ServingResult:
+    return Server.of(scenario).run(requests_of(scenario.file.workload, scenario.file.seed))
+
+
+def test_replicas_on_other_devices_serve_as_they_would_alone() -> None:
+    """Dealt in turn over one H100 and two L40S, each does what it does on its own."""
+    scenario, result = parallel(**MIXED), served(parallel(**MIXED))
+    requests = requests_of(scenario.file.workload, scenario.file.seed)
+    alone: list[RequestRecord] = []
+    for hardware, theirs in zip(("h100_sxm", "l40s", "l40s"), in_turn(requests, 3), strict=True):
+        alone += Server.of(parallel(hardware=hardware, parallel={})).run(tuple(theirs)).records
+    assert repr(list(result.records)) == repr(sorted(alone, key=lambda record: record.request_id))
+    assert scenario.devices == "NVIDIA H100 SXM and 2 × NVIDIA L40S"
+
+
+def test_a_router_that_looks_sends_the_slow_devices_less() -> None:
+    mixed = {**MIXED["parallel"], "router": "least_outstanding"}
+    turns, looking = served(parallel(**MIXED)), served(parallel(parallel=mixed))
+    assert turns.replica_of_request is not None
+    assert looking.replica_of_request is not None
+    assert (looking.replica_of_request == 0).sum() > (turns.replica_of_request == 0).sum() == 20
+    assert looking.records.e2e_latency_s.mean() < turns.records.e2e_latency_s.mean()
+
+
+def test_every_key_of_further_replicas_binds() -> None:
+    kinds = [("l40s", 1), ("l40s", 2), ("a100_sxm_80gb", 1)]
+    changes = [{"parallel": {"further_replicas": ({"hardware": name, "count": count},)}} for name, count in kinds]
+    assert len({repr(list(served(parallel(**change)).records)) for change in ({"parallel": {}}, *changes)}) == 4
+
+
+def test_a_saturated_deployment_of_two_kinds_is_both_of_them_full() -> None:
+    requests = requests_of(parallel().file.workload, 0)
+    both = Server.of(parallel(**MIXED)).saturated(requests).per_s
+    fast, slow = (Server.of(parallel(hardware=name, parallel={})).saturated(requests).per_s for name in ("h100_sxm", "l40s"))
+    assert both == pytest.approx(fast + 2 * slow)
+    assert slow < fast
+
+
+def test_devices_that_cannot_hold_a_replica_and_questions_about_equal_ones_are_refused() -> None:
+    small = {"further_replicas": ({"hardware": "h200_sxm"}, {"hardware": "rtx_4090"})}
+    with pytest.raises(SpecError, match=r"must hold a replica of .*70B.* \(got '.*4090'\)"):
+        parallel(target={"model": "meta-llama/Llama-3.1-70B-Instruct", "weights": "fp8"}, hardware="h200_sxm", parallel=small)
+    with pytest.raises(SpecError, match="did you mean l40"):
+        parallel(parallel={"further_replicas": ({"hardware": "l40z"},)})
+    with pytest.raises(SpecError, match="further_replicas: must be left out: capacity is about replicas that are alike"):
+        capacity(parallel(**MIXED))
