@@ -113,6 +113,8 @@ def test_every_table_fits_a_terminal_and_trees_are_explained(capsys):
     [
         (["explain", "quickstart", "--hardware", "h100_sxm"], "--hardware: must be left out with a scenario"),
         (["explain", "quickstart", "--batch", "0"], "--batch: must be at least 1"),
+        (["explain", "quickstart", "--context-len", "1000000"], "--context-len: must be at most 131072, the positions of"),
+        (["explain", "gpt_oss_block", "--gamma", "64"], "--gamma: must be at most 16, the block of drafter"),
         (["explain"], "--hardware: must be given"),
         (["explain", *flags(hardware="h100_smx")], "did you mean h100_sxm"),
         (["explain", *flags(method="layer_skip")], "draft_layers"),
