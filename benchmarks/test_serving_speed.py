@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.conftest import ROWS
 from benchmarks.loads import Measurement, measure
+from simulator.serving import RouterName
 
 DRAFTS = (0, 4, "by_batch")
 

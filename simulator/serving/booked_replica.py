@@ -158,7 +158,7 @@ class BookedReplica(Replica):
                 self._wake_at(end_s)
                 return
             self._carry_out(self._span, self._rounds)
-        if self.instant is None:
+        if self.instant is None or self.instant.nothing_follows:
             self._begin()
         else:
             self._alarm = self.instant.steps_begin()

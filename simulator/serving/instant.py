@@ -29,6 +29,11 @@ class Instant:
             self._later(ANSWERED).callbacks.append(self._tell)
         self._over.append((replica, len(self._over), request_id))
 
+    @property
+    def nothing_follows(self) -> bool:
+        """Whether nothing else happens now, so that a step may begin at once."""
+        return self.env.peek() > self.env.now
+
     def steps_begin(self) -> simpy.Event:
         """Happens when steps may begin."""
         return self._later(STEPS_BEGIN)

@@ -48,7 +48,7 @@ class Replica:
     """One engine in simulated time, with what it has done so far.
 
     `request_done` is called with its id as each request finishes; `arrived` with each that is queued. `instant`: the order of
-    what happens at one time, where there are other replicas.
+    what happens at one time, where that matters to other replicas.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Replica:
     def _serve(self) -> Generator[simpy.Event, None, None]:
         """The engine's loop: a step after another while there is work. It ends with the simulation."""
         while True:
-            if self.instant is not None:
+            if self.instant is not None and not self.instant.nothing_follows:
                 yield self.instant.steps_begin()
             plan = self._plan()
             if plan is None:

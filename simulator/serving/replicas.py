@@ -48,8 +48,8 @@ def serve_on_replicas(
     requests = tuple(requests)
     if len({request.request_id for request in requests}) < len(requests):
         raise ValueError("request ids must differ")
-    fleet = _Fleet(engines, paths, time_out_s, readable)
-    fleet.expect(requests, router, users, think_time_s)
+    fleet = _Fleet(engines, paths, router, time_out_s, readable)
+    fleet.expect(requests, users, think_time_s)
     fleet.env.run()
     return _together(fleet.replicas, len(requests))
 
@@ -58,11 +58,18 @@ class _Fleet:
     """Replicas and the loops that send them requests."""
 
     def __init__(
-        self, engines: Sequence[Engine], paths: Callable[[Request], AcceptancePath], time_out_s: float | None, readable: bool
+        self,
+        engines: Sequence[Engine],
+        paths: Callable[[Request], AcceptancePath],
+        router: RouterName,
+        time_out_s: float | None,
+        readable: bool,
     ):
+        # A lone replica leaves nothing to choose.
+        self.choose = None if len(engines) == 1 or router == "round_robin" else CHOICES[router]
         self.env = env = simpy.Environment(initial_time=0.0)
         kind = Replica if readable else BookedReplica
-        instant = Instant(env, self._answered) if len(engines) > 1 else None
+        instant = None if self.choose is None else Instant(env, self._answered)
         self.replicas = [
             kind(env, engine.rules, engine.pricer, paths, engine.num_speculative_tokens, instant) for engine in engines
         ]
@@ -74,17 +81,16 @@ class _Fleet:
             for index, replica in enumerate(self.replicas):
                 replica.arrived = partial(patience.arrived, partial(self._given_up, index))
 
-    def expect(self, requests: Sequence[Request], router: RouterName, users: int | None, think_time_s: float) -> None:
+    def expect(self, requests: Sequence[Request], users: int | None, think_time_s: float) -> None:
         """Lets the requests come."""
-        replicas = self.replicas
+        replicas, choose = self.replicas, self.choose
 
         def loop(theirs: Sequence[Request], submit: Submit, theirs_users: int | None) -> OpenLoop | ClosedLoop:
             if theirs_users is None:
                 return OpenLoop(self.env, theirs, submit)
             return ClosedLoop(self.env, theirs, submit, theirs_users, think_time_s)
 
-        if router != "round_robin":
-            choose = CHOICES[router]
+        if choose is not None:
             self._loop_of = [loop(requests, lambda request: replicas[choose(replicas, request)].submit(request), users)] * len(
                 replicas
             )
