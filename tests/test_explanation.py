@@ -63,6 +63,8 @@ def test_the_scenarios_own_mean_batch_is_that_of_its_plain_run():
     closed = scenario(workload=workload("closed_loop", users=6, requests=30))
     assert explain(closed).batch in (5, 6)
     assert explain(scenario(workload=workload("closed_loop", users=1, requests=6))).batch == 1
+    spread = scenario(workload=workload("closed_loop", users=2, requests=6), parallel={"data_parallel_size": 8})
+    assert explain(spread).batch == 2
 
 
 def test_without_acceptance_it_names_the_break_even_and_no_verdict(capsys):
