@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -26,7 +26,7 @@ from simulator.cost.round import StepPricer
 from simulator.cost.uncertainty import Z80, UncertainPricer
 from simulator.draft_tree import TREE_EXAMPLES, Tree, read_tree
 from simulator.hardware import Hardware, find_hardware
-from simulator.number_format import FORMATS, WeightFormat, read_precision
+from simulator.number_format import FORMATS, CacheFormat, WeightFormat, read_precision
 from simulator.serving_engine import find_engine
 from simulator.spec import Document, Location, Problem, Spec, SpecError, check, nearest, plain_scalar, shown
 from simulator.speculation import (
@@ -570,6 +570,9 @@ def _precision(point: OperatingPoint, hardware: Hardware, warnings: list[str]) -
     except ValueError as word:
         known = ", ".join(FORMATS)
         raise UnsupportedError(f"precision {text!r} is not supported: {word} is unknown; supported: {known}") from None
+    if kv_cache is not None and kv_cache not in get_args(CacheFormat):
+        known = ", ".join(get_args(CacheFormat))
+        raise UnsupportedError(f"precision {text!r} is not supported: a KV cache in {kv_cache}; supported: {known}")
     warnings += weights_warning(weights, stored)
     weights = weights or stored or wide
     kept = weights if weights in ("fp32", "fp16", "bf16") else wide

@@ -22,7 +22,7 @@ from simulator.draft_policy import Policy
 from simulator.draft_tree import Tree
 from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
 from simulator.interchange.request_traces import request_source
-from simulator.number_format import WeightFormat
+from simulator.number_format import CacheFormat, WeightFormat
 from simulator.planning import PlanningSpec
 from simulator.serving import RouterName
 from simulator.serving_engine import ServingEngine, find_engine
@@ -47,7 +47,6 @@ from simulator.workload import RequestSource, RequestTrace, ServiceLevel, Worklo
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=1)]
-CacheFormat = Literal["bf16", "fp16", "fp8", "fp32", "int8", "q8_0"]
 UNLIMITED_MODEL_LEN = 131072
 
 

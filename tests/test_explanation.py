@@ -63,6 +63,8 @@ def test_the_scenarios_own_mean_batch_is_that_of_its_plain_run():
     closed = scenario(workload=workload("closed_loop", users=6, requests=30))
     assert explain(closed).batch in (5, 6)
     assert explain(scenario(workload=workload("closed_loop", users=1, requests=6))).batch == 1
+    spread = scenario(workload=workload("closed_loop", users=2, requests=6), parallel={"data_parallel_size": 8})
+    assert explain(spread).batch == 2
 
 
 def test_without_acceptance_it_names_the_break_even_and_no_verdict(capsys):
@@ -113,6 +115,8 @@ def test_every_table_fits_a_terminal_and_trees_are_explained(capsys):
     [
         (["explain", "quickstart", "--hardware", "h100_sxm"], "--hardware: must be left out with a scenario"),
         (["explain", "quickstart", "--batch", "0"], "--batch: must be at least 1"),
+        (["explain", "quickstart", "--context-len", "1000000"], "--context-len: must be at most 131072, the positions of"),
+        (["explain", "gpt_oss_block", "--gamma", "64"], "--gamma: must be at most 16, the block of drafter"),
         (["explain"], "--hardware: must be given"),
         (["explain", *flags(hardware="h100_smx")], "did you mean h100_sxm"),
         (["explain", *flags(method="layer_skip")], "draft_layers"),

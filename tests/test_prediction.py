@@ -453,6 +453,20 @@ def test_a_draft_spread_over_two_devices_is_priced_so_where_the_targets_number_i
     assert answer(**point).r != stated.r
 
 
+@pytest.mark.parametrize(
+    ("precision", "why"),
+    [
+        ("bf16, nvfp4 KV", "a KV cache in nvfp4; supported: bf16"),
+        ("bf16 KV, fp8 KV", "a second type of the KV cache"),
+        ("fp8, int4", "a second type of the weights"),
+    ],
+)
+def test_a_precision_that_is_not_priced_says_which_part(precision, why):
+    found = answer(precision=precision)
+    assert found.status == "unsupported"
+    assert why in found.reason
+
+
 def test_a_type_that_the_device_cannot_compute_in_is_told():
     said = [warning for warning in answer(hardware="rtx_3090", precision="fp8").warnings if "no fp8 arithmetic" in warning]
     assert said

@@ -95,6 +95,8 @@ def point_of_scenario(
     if batch is None:
         replicas = scenario.deployment.independent_replicas
         batch = max(round(replicas * (plain_load(scenario).mean_decode_sequences or 1)), 1)
+        # A mean over steps, of which an idle replica makes none: users in a closed loop are all there can be.
+        batch = min(batch, scenario.file.workload.arrivals.users or batch)
 
     def law_at(tokens: int) -> AcceptanceLaw | None:
         resolved = scenario.acceptance(tokens, None if shape.is_chain else shape)
