@@ -13,16 +13,15 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from simulator.scenario import Scenario, scenario_of
-from simulator.serving import ServingResult, serve, serve_in_turn, summarise
+from simulator.serving import Engine, RouterName, ServingResult, serve_on_replicas, summarise
 from simulator.simulation import Server
 from simulator.spec import Document
-from simulator.workload import Request, requests_of
+from simulator.workload import requests_of
 
 TRACE = Path(__file__).parents[2] / "shared/traces/AzureLLMInferenceTrace_conv.csv"
 SEVENTY_PER_CENT = 18.4  # requests a second
@@ -96,7 +95,12 @@ def scenario(load: str, gamma: int | str, requests: int | None = None) -> Scenar
 
 
 def measure(
-    load: str, gamma: int | str, readable: bool = False, requests: int | None = None, replicas: int = 1
+    load: str,
+    gamma: int | str,
+    readable: bool = False,
+    requests: int | None = None,
+    replicas: int = 1,
+    router: RouterName = "round_robin",
 ) -> tuple[Measurement, ServingResult]:
     """Runs a load once. Several replicas share as many requests, which come as many times faster."""
     asked = scenario(load, gamma, requests)
@@ -105,12 +109,10 @@ def measure(
     arriving = requests_of(asked.file.workload, asked.file.seed, asked.source)
     generated = time.process_time()
 
-    def one(theirs: Sequence[Request], users: int | None) -> ServingResult:
-        return serve(theirs, server.rules, server.pricer, server.path, server.drafts, users=users, readable=readable)
-
     if replicas > 1:
         arriving = tuple(replace(request, arrival_s=request.arrival_s / replicas) for request in arriving)
-    result = serve_in_turn(arriving, replicas, None, one)
+    engines = [Engine(server.rules, server.pricer, server.drafts)] * replicas
+    result = serve_on_replicas(arriving, engines, server.path, router=router, readable=readable)
     served = time.process_time()
     summarise(result)
     end = time.process_time()

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def model_source(reference: str, role: str) -> str:
         if not path.is_file():
             raise ModelFileError(f"{reference}: no such file")
         return str(converted_gguf(path))
-    if path.is_dir():
+    if reference and path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelFileError(f"{reference}: must hold a Hugging Face model (a folder with config.json)")
         return str(path)
@@ -66,6 +67,7 @@ def model_source(reference: str, role: str) -> str:
         names = ", ".join([*shipped_pairs(), "smollm2"])
         raise ModelFileError(
             f"{reference}: no such folder or GGUF file, and no known name ({names}); a model of a hub is named owner/name"
+            + "".join(f"; did you mean {name}?" for name in get_close_matches(reference, [*shipped_pairs(), "smollm2"], 1))
         )
     return reference
 

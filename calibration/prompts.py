@@ -30,9 +30,11 @@ def read_prompts(path: str | Path) -> list[Prompt]:
     Raises PromptError with the line of the first mistake.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")  # not at the other ends of line that a text may hold
     except FileNotFoundError:
         raise PromptError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise PromptError(f"{path}: must be a file, not a folder") from None
     except (OSError, UnicodeDecodeError) as error:
         raise PromptError(f"{path}: cannot be read: {error}") from None
     prompts = [_prompt(f"{path}:{number}", line) for number, line in enumerate(lines, start=1) if line.strip()]
@@ -59,7 +61,17 @@ def _prompt(where: str, line: str) -> Prompt:
     text = turns[0] if isinstance(turns, list) and turns else data.get("prompt")
     if not isinstance(text, str) or not text.strip():
         raise PromptError(f"{where}: prompt: must be text that is not empty")
+    if not _is_unicode(text):
+        raise PromptError(f"{where}: prompt: must be text in Unicode (it holds half of a surrogate pair)")
     category = data.get("category", "")
-    if not isinstance(category, str):
+    if not isinstance(category, str) or not _is_unicode(category):
         raise PromptError(f"{where}: category: must be text (got {category!r})")
     return Prompt(text, category)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -25,9 +25,12 @@ class TraceLog:
         # What follows the last line end was being written when the run was killed.
         if len(lines) > 1 and lines[0] == self._header.encode():
             for line in lines[1:-1]:
-                entry = json.loads(line)
-                self.finished[entry.pop("index")] = _prompt_trace(entry)
-        kept = [line + b"\n" for line in (lines[:-1] if self.finished else [self._header.encode()])]
+                try:
+                    entry = json.loads(line)
+                    self.finished[entry.pop("index")] = _prompt_trace(entry)
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    break  # damaged: this prompt and those after it are traced again
+        kept = [line + b"\n" for line in (lines[: 1 + len(self.finished)] if self.finished else [self._header.encode()])]
         path.write_bytes(b"".join(kept))
 
     def append(self, index: int, trace: PromptTrace) -> None:

@@ -72,6 +72,7 @@ WeightFormat = Literal[
     "bf16", "fp16", "fp8", "fp32", "int8", "w8a16", "int4", "nvfp4", "mxfp4", "mlx4", "mlx8",
     "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "q3_k_m", "iq4_xs",
 ]  # fmt: skip
+CacheFormat = Literal["bf16", "fp16", "fp8", "fp32", "int8", "q8_0"]
 _NAMES = {re.sub(r"[^a-z0-9]", "", name): each.name for each in _ALL for name in (each.name, *each.aliases)}
 
 
@@ -100,6 +101,8 @@ def read_precision(text: str) -> tuple[str | None, str | None]:
         found = find_format(name)
         if found is None:
             raise ValueError(name or part)
+        if (kv_cache if is_kv else weights) not in (None, found):
+            raise ValueError(f"{part.strip()} (a second type of the {'KV cache' if is_kv else 'weights'})")
         if is_kv:
             kv_cache = found
         else:

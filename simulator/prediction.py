@@ -12,13 +12,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from simulator import theory
+from simulator import resources, theory
 from simulator.acceptance import AcceptanceLaw, AcceptanceSpec, resolve_acceptance, resolve_tree_acceptance
-from simulator.architecture import ModelArchitecture, find_model, stand_in_draft, stored_weights
+from simulator.architecture import ModelArchitecture, config_path, find_model, stand_in_draft, stored_weights
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism, parallel_faults
 from simulator.cost.remote_draft import RemoteDraft
@@ -26,7 +26,7 @@ from simulator.cost.round import StepPricer
 from simulator.cost.uncertainty import Z80, UncertainPricer
 from simulator.draft_tree import TREE_EXAMPLES, Tree, read_tree
 from simulator.hardware import Hardware, find_hardware
-from simulator.number_format import FORMATS, WeightFormat, read_precision
+from simulator.number_format import FORMATS, CacheFormat, WeightFormat, read_precision
 from simulator.serving_engine import find_engine
 from simulator.spec import Document, Location, Problem, Spec, SpecError, check, nearest, plain_scalar, shown
 from simulator.speculation import (
@@ -37,15 +37,17 @@ from simulator.speculation import (
     REMOTE_METHODS,
     SELF_METHODS,
     TREE_METHODS,
+    arithmetic_warning,
     built_head,
     default_drafter_weights,
     drafter_problem,
+    drafts_at_once,
     other_target_warning,
     self_draft,
     tokenizer_problem,
     weights_warning,
 )
-from simulator.workload import MAX_TOKENS, DatasetLengths, usual_lengths
+from simulator.workload import MAX_TOKENS, DatasetLengths, dataset_names, usual_lengths
 
 Positive = Annotated[float, Field(ge=1e-9, le=1e9)]
 Count = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
@@ -56,6 +58,11 @@ MEMORY_UTILIZATION = 0.9
 STAND_IN_STD = 0.05
 # A measured plain step so many times longer or shorter than the modelled one is doubted, or refused.
 SURPRISING, INCREDIBLE = 5.0, 100.0
+# What a module is taken to be where it is not an EAGLE head.
+_USUAL_HEADS = {
+    "medusa": "one block and an LM head a draft", "hydra": "a layer, then four blocks and an LM head a draft",
+    "mtp": "one layer as the target's", "block": "five layers, target width",
+}  # fmt: skip
 
 
 class OperatingPoint(Spec):
@@ -79,7 +86,7 @@ class OperatingPoint(Spec):
     draft_params: str | None = None
     drafter_weights: WeightFormat | None = None
     draft_layers: Count | None = None
-    draft_kv_tokens: Count | None = None
+    draft_kv_tokens: Annotated[int, Field(ge=16, le=MAX_TOKENS)] | None = None
     draft_tensor_parallel_size: Count | None = None
     pipeline_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = None
     data_parallel_size: Annotated[int, Field(ge=1, le=256)] | None = None
@@ -119,7 +126,10 @@ _ALIASES = {flag: field for field, flag in FLAGS.items()} | {
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer at one operating point. Seconds; intervals hold 80 %; None where it cannot be said."""
+    """The answer at one operating point. Seconds; intervals hold 80 %; None where it cannot be said.
+
+    largest_acceptance_length: tokens of a round whose drafts are all accepted; above it no break-even can be reached.
+    """
 
     id: str
     status: Literal["ok", "unsupported"]
@@ -139,6 +149,7 @@ class Prediction:
     draft_share: float | None = None
     verification_cost_ratio: float | None = None
     mean_acceptance_length: float | None = None
+    largest_acceptance_length: float | None = None
     textbook_speedup: float | None = None
     causes: tuple[tuple[str, float], ...] = ()
     warnings: tuple[str, ...] = ()
@@ -299,7 +310,7 @@ def answer(question: Question, point: OperatingPoint, document: Document) -> Pre
     """The prediction of a question whose names are resolved; its deployment may hold other constants than the shipped ones."""
     deployment, gamma, batch = question.deployment, question.gamma, question.batch
     tau, full, notes = accepted(question, document)
-    unserved = _cannot_be_served(question)
+    unserved = cannot_be_served(deployment, batch, question.context)
     notes += (unserved,) if unserved else ()
     pricer = UncertainPricer(deployment, full)
     cost = pricer.base.round(gamma, batch, question.context)
@@ -323,21 +334,20 @@ def answer(question: Question, point: OperatingPoint, document: Document) -> Pre
         break_even_acceptance_length=r, break_even_acceptance_rate=None if deployment.tree else even_rate,
         verdict="" if unserved else verdict(speedups[1], speedups[2]),
         bound=cost.bound, draft_share=cost.draft_share, verification_cost_ratio=cost.verification_cost_ratio,
-        mean_acceptance_length=tau,
+        mean_acceptance_length=tau, largest_acceptance_length=gamma + 1.0,
         textbook_speedup=theory.textbook_speedup(tau, gamma, cost.cost_coefficient) if tau else None,
         causes=tuple(cost.causes()), warnings=(*question.warnings, *notes),
     )  # fmt: skip
 
 
-def _cannot_be_served(question: Question) -> str:
-    """Why no server could hold this point, or ""."""
-    deployment = question.deployment
-    tokens = deployment.kv_tokens(MEMORY_UTILIZATION)
+def cannot_be_served(deployment: Deployment, batch: int, context: float, utilization: float = MEMORY_UTILIZATION) -> str:
+    """Why no server could hold so many sequences of so many tokens, or ""."""
+    tokens = deployment.kv_tokens(utilization)
     devices = f"{deployment.devices} × {deployment.hardware.name}"
     if tokens <= 0:
-        return f"no verdict: the models do not fit on {devices} at {100 * MEMORY_UTILIZATION:.0f} % of memory"
-    if tokens < question.batch * question.context:
-        return f"no verdict: the KV cache of {devices} holds {tokens:,} tokens, not {question.batch * question.context:,.0f}"
+        return f"no verdict: the models do not fit on {devices} at {100 * utilization:.0f} % of memory"
+    if tokens < batch * context:
+        return f"no verdict: the KV cache of {devices} holds {tokens:,} tokens, not {batch * context:,.0f}"
     return ""
 
 
@@ -451,14 +461,18 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     """Every name and every blank settled. Raises `UnsupportedError`, or `SpecError` for input that is wrong."""
     warnings: list[str] = []
     gamma, tree = _shape(point, document)
+    _check_uses(point, document)
     hardware, engine, target = _known(
         lambda: find_hardware(point.hardware, document.where(("hardware",)), ""),
         lambda: find_engine(point.engine, document.where(("engine",)), ""),
         lambda: find_model(point.target_model, document.where((FLAGS["target_model"],)), "", "target model"),
     )
+    if target.kind == "draft_head":
+        raise SpecError([document.problem((FLAGS["target_model"],), "must be a whole model, not a draft head", target.name)])
     if point.engine == "generic":
         warnings.append("engine unknown: generic overheads, wider interval")
     weights, kv_cache = _precision(point, hardware, warnings)
+    warnings += arithmetic_warning(hardware, weights)
     drafter, extra_std = _drafter(point, target, gamma, document, warnings)
     kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
     remote = _remote_draft(point, document)
@@ -483,7 +497,7 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     )
     deployment, tp_std = _parallel(point, deployment, gamma, document, warnings)
     _check_parallel(deployment, document)
-    prompt, output, context, usual = _lengths(point, warnings)
+    prompt, output, context, usual = _lengths(point, document, warnings)
     _check_positions(target, prompt, output, context, point, document)
     acceptance = _acceptance(point, document)
     return Question(
@@ -516,7 +530,7 @@ class UnknownNameError(UnsupportedError):
 def _shape(point: OperatingPoint, document: Document) -> tuple[int, Tree | None]:
     """(γ, tree): for a tree γ is its depth, the most drafts a round can accept."""
     if point.method not in METHODS or point.method == "none":
-        raise SpecError([document.problem(("method",), f"must be one of {', '.join(METHODS[1:])}", point.method, METHODS)])
+        raise SpecError([document.problem(("method",), f"must be one of {', '.join(METHODS[1:])}", point.method, METHODS[1:])])
     if point.tree_shape is not None:
         tree = _tree(point.tree_shape, document)
         if not tree.is_chain and point.method not in TREE_METHODS:
@@ -556,6 +570,9 @@ def _precision(point: OperatingPoint, hardware: Hardware, warnings: list[str]) -
     except ValueError as word:
         known = ", ".join(FORMATS)
         raise UnsupportedError(f"precision {text!r} is not supported: {word} is unknown; supported: {known}") from None
+    if kv_cache is not None and kv_cache not in get_args(CacheFormat):
+        known = ", ".join(get_args(CacheFormat))
+        raise UnsupportedError(f"precision {text!r} is not supported: a KV cache in {kv_cache}; supported: {known}")
     warnings += weights_warning(weights, stored)
     weights = weights or stored or wide
     kept = weights if weights in ("fp32", "fp16", "bf16") else wide
@@ -575,21 +592,33 @@ def _drafter(
         return None, 0.0
     if method == "layer_skip" and point.draft_layers is None:
         raise UnsupportedError("layer_skip needs draft_layers, the target's first layers that draft")
+    if (point.draft_layers or 0) > target.num_hidden_layers:
+        must = f"must be at most {target.num_hidden_layers}, the layers of {target.name}"
+        raise SpecError([document.problem(("draft_layers",), must, point.draft_layers)])
     if method in ("layer_skip", "sparse_kv"):
         return self_draft(target, method, point.draft_layers), 0.0
-    found = _find_drafter(point, document)
+    found = _find_drafter(point, document, warnings)
     if found is None and method in HEAD_FAMILIES:
         name = f"drafter {point.draft_model}" if point.draft_model else "drafter"
-        warnings.append(f"{name} unknown: built from the target (one layer, target width)")
+        warnings.append(f"{name} unknown: built from the target ({_USUAL_HEADS.get(method, 'one layer, target width')})")
         return built_head(target, method, gamma), STAND_IN_STD
     if found is None:
         if point.draft_params is None:
             raise UnsupportedError(f"draft model {shown(point.draft_model or None)} is unknown: give draft_params, such as 1.24B")
         warnings.append(f"draft model unknown: a dense shape of {point.draft_params} parameters is taken")
-        return stand_in_draft(_parameters(point.draft_params, document), target), 2 * STAND_IN_STD
+        return _stand_in(point.draft_params, target, document), 2 * STAND_IN_STD
     problem = tokenizer_problem(target, found)
     if problem:
         raise SpecError([document.problem((FLAGS["draft_model"],), problem)])
+    limit, what = drafts_at_once(found)
+    if limit is not None and gamma > limit:
+        must = f"must be at most {limit}, the {what} of drafter {found.name}"
+        key = "num_speculative_tokens" if point.tree_shape is None else "tree_shape"
+        raise SpecError([document.problem((key,), must, gamma)])
+    if point.draft_params is not None and not _is_table(document):
+        raise SpecError(
+            [document.problem(("draft_params",), f"must be left out: the size of {found.name} is known", point.draft_params)]
+        )
     warnings += other_target_warning(target, found)
     return found, 0.0
 
@@ -617,14 +646,25 @@ def _drafter_weights(
     return chosen
 
 
-def _find_drafter(point: OperatingPoint, document: Document) -> ModelArchitecture | None:
+def _find_drafter(point: OperatingPoint, document: Document, warnings: list[str]) -> ModelArchitecture | None:
+    """The drafter that is named, None where its name is not known. Raises `SpecError` for a file that cannot be read, and for a
+    model that cannot draft this way; in a table such a head is only warned of."""
     if point.draft_model is None:
         return None
+    where = (FLAGS["draft_model"],)
     try:
-        found = find_model(point.draft_model, document.where((FLAGS["draft_model"],)))
+        found = find_model(point.draft_model, document.where(where))
     except SpecError:
+        if config_path(point.draft_model) is not None or resources.is_file(Path(point.draft_model)):
+            raise
         return None
-    return found if drafter_problem(point.method, found) is None else None
+    fault = drafter_problem(point.method, found)
+    if fault is None:
+        return found
+    if not _is_table(document) or point.method not in HEAD_FAMILIES:
+        raise SpecError([document.problem(where, fault, point.draft_model)])
+    warnings.append(f"drafter {point.draft_model} {fault}")
+    return None
 
 
 def _parameters(text: str, document: Document) -> float:
@@ -636,6 +676,43 @@ def _parameters(text: str, document: Document) -> float:
     except ValueError:
         pass
     raise SpecError([document.problem(("draft_params",), "must be a count such as 1.24B or 68M", text)])
+
+
+def _stand_in(text: str, target: ModelArchitecture, document: Document) -> ModelArchitecture:
+    """A dense draft of that size; not one much smaller than its vocabulary allows."""
+    parameters = _parameters(text, document)
+    shape = stand_in_draft(parameters, target)
+    if parameters < shape.parameter_count / 2:
+        must = f"must be at least {shape.parameter_count / 2e6:.3g}M: a decoder needs a vocabulary of {target.vocab_size:,}"
+        raise SpecError([document.problem(("draft_params",), must, text)])
+    return shape
+
+
+def _is_table(document: Document) -> bool:
+    """Whether the point is a row of a table, whose columns may say more than one row needs."""
+    return bool(document.source)
+
+
+def _check_uses(point: OperatingPoint, document: Document) -> None:
+    """Every field given must change the answer, save the columns of a table. Raises `SpecError`."""
+    idle = [
+        ("draft_layers", "goes with method layer_skip only", point.method != "layer_skip"),
+        ("draft_kv_tokens", "goes with method sparse_kv only", point.method != "sparse_kv"),
+    ]
+    if not _is_table(document):
+        drafterless = point.method in MODELLESS_METHODS
+        idle += [
+            ("draft_params", "must be left out: heads are built from the target", point.method in HEAD_FAMILIES),
+            ("draft_tensor_parallel_size", f"must be left out: method {point.method} has no drafter model", drafterless),
+            ("plain_tokens_per_s", "must be left out beside plain_step_s: either says it", point.plain_step_s is not None),
+        ]
+    problems = [
+        document.problem((key,), must, getattr(point, key))
+        for key, must, is_idle in idle
+        if is_idle and getattr(point, key) is not None
+    ]
+    if problems:
+        raise SpecError(problems)
 
 
 def _check_positions(
@@ -656,14 +733,16 @@ def _parallel(
 ) -> tuple[Deployment, float]:
     """Tensor parallelism as given, else the number of devices, else the smallest that fits; and the doubt of a guess."""
     given = point.tensor_parallel_size or point.gpu_count
+    _check_heads(point, deployment, given, document)
     if given is not None:
-        _check_heads(point, deployment, given, document)
         chosen = _with_parallel(deployment, given, point.draft_tensor_parallel_size or given)
         if chosen.kv_cache_bytes(MEMORY_UTILIZATION) <= 0:
             warnings.append(f"models do not fit on {given} × {deployment.hardware.name} at {MEMORY_UTILIZATION:.0%} of memory")
         return chosen, 0.0
     sizes = [size for size in (1, 2, 4, 8) if (deployment.target.num_attention_heads or 0) % size == 0]
-    fitting = [d for d in (_with_parallel(deployment, size, size) for size in sizes) if d.kv_cache_bytes(MEMORY_UTILIZATION) > 0]
+    drafting = point.draft_tensor_parallel_size if deployment.remote_draft is None else None
+    tried = (_with_parallel(deployment, size, drafting or size) for size in sizes if size >= (drafting or 1))
+    fitting = [each for each in tried if each.kv_cache_bytes(MEMORY_UTILIZATION) > 0]
     if not fitting:
         raise UnsupportedError(f"{deployment.target.name} does not fit on up to 8 × {deployment.hardware.name}")
     warnings.append(f"tensor parallelism unknown: {fitting[0].tensor_parallel_size} taken, the smallest that fits")
@@ -700,14 +779,14 @@ def _remote_draft(point: OperatingPoint, document: Document) -> RemoteDraft | No
     return RemoteDraft(hardware, point.draft_tensor_parallel_size or 1, point.draft_link_latency_s, bool(point.draft_overlap))
 
 
-def _check_heads(point: OperatingPoint, deployment: Deployment, size: int, document: Document) -> None:
+def _check_heads(point: OperatingPoint, deployment: Deployment, size: int | None, document: Document) -> None:
     """Attention heads divide over devices. Raises `SpecError` where they do not."""
     sides = (
         ("tensor_parallel_size" if point.tensor_parallel_size else "gpu_count", size, deployment.target),
-        ("draft_tensor_parallel_size", point.draft_tensor_parallel_size or 1, deployment.drafter),
+        ("draft_tensor_parallel_size", point.draft_tensor_parallel_size, deployment.drafter),
     )
     for key, devices, model in sides:
-        if model is not None and (model.num_attention_heads or 0) % devices:
+        if devices is not None and model is not None and (model.num_attention_heads or 0) % devices:
             must = f"must divide the {model.num_attention_heads} attention heads of {model.name}"
             raise SpecError([document.problem((key,), must, devices)])
 
@@ -719,11 +798,18 @@ def _with_parallel(deployment: Deployment, size: int, draft_size: int) -> Deploy
     return replace(deployment, tensor_parallel_size=size, draft_tensor_parallel_size=draft_size)
 
 
-def _lengths(point: OperatingPoint, warnings: list[str]) -> tuple[int | None, int | None, float, DatasetLengths | None]:
+def _lengths(
+    point: OperatingPoint, document: Document, warnings: list[str]
+) -> tuple[int | None, int | None, float, DatasetLengths | None]:
     """(prompt, output, mean context while decoding) from what is given or usual for the dataset; and in which ranges, where both
     are only usual."""
     prompt, output = point.prompt_len, point.output_len
     usual = usual_lengths(point.dataset) if point.dataset and point.context_len is None else None
+    if point.dataset and usual_lengths(point.dataset) is None:
+        must = "must be a dataset whose lengths are known"
+        if not _is_table(document):
+            raise SpecError([document.problem(("dataset",), must, point.dataset, dataset_names())])
+        warnings.append(f"dataset {point.dataset} is not known: no usual lengths")
     stated = prompt is not None or output is not None
     if usual is not None and (prompt is None or output is None):
         prompt, output = prompt or usual.prompt_tokens.usual, output or usual.output_tokens.usual

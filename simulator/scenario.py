@@ -5,7 +5,7 @@ All mistakes of a file are reported together: a section that is wrong does not k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -22,8 +22,9 @@ from simulator.draft_policy import Policy
 from simulator.draft_tree import Tree
 from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
 from simulator.interchange.request_traces import request_source
-from simulator.number_format import WeightFormat
+from simulator.number_format import CacheFormat, WeightFormat
 from simulator.planning import PlanningSpec
+from simulator.serving import RouterName
 from simulator.serving_engine import ServingEngine, find_engine
 from simulator.spec import Document, Problem, Spec, SpecError, check_sections, load_yaml
 from simulator.speculation import (
@@ -32,6 +33,7 @@ from simulator.speculation import (
     MODELLESS_METHODS,
     SELF_METHODS,
     Speculation,
+    arithmetic_warning,
     built_head,
     default_drafter_weights,
     drafter_problem,
@@ -45,21 +47,30 @@ from simulator.workload import RequestSource, RequestTrace, ServiceLevel, Worklo
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=1)]
-CacheFormat = Literal["bf16", "fp16", "fp8", "fp32", "int8", "q8_0"]
 UNLIMITED_MODEL_LEN = 131072
+
+
+class FurtherReplicas(Spec):
+    """Replicas on other devices, by the name or path of their profile; alike in everything else."""
+
+    hardware: str
+    count: Annotated[int, Field(ge=1, le=256)] = 1
 
 
 class ParallelSpec(Spec):
     """Devices: tensor × pipeline × data of them, spread evenly over nodes (meanings: `cost.parallelism`).
 
-    draft_tensor_parallel_size: as many as the target's where left out. data_parallel_size: replicas, to which arrivals are dealt
-    in turn; each has limits of its own. expert_parallel: whole experts on each device instead of a slice of all.
+    draft_tensor_parallel_size: as many as the target's where left out. data_parallel_size: replicas, each with limits of its own.
+    further_replicas: beside them, on other devices. router: which of all replicas a request goes to, in turn where left out.
+    expert_parallel: whole experts on each device instead of a slice of all.
     """
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     draft_tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = None
     pipeline_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     data_parallel_size: Annotated[int, Field(ge=1, le=256)] = 1
+    further_replicas: Annotated[tuple[FurtherReplicas, ...], Field(max_length=16)] = ()
+    router: RouterName | None = None
     expert_parallel: bool = False
     nodes: Annotated[int, Field(ge=1, le=256)] = 1
 
@@ -158,7 +169,8 @@ class Limits:
 class Scenario:
     """One question with every name resolved.
 
-    `deployment` speculates where the scenario does; `source` is the trace or profile of the requests.
+    `deployment` speculates where the scenario does; `source` is the trace or profile of the requests. further_hardware: what the
+    further replicas of each kind run on, and how many they are.
     """
 
     name: str
@@ -168,6 +180,21 @@ class Scenario:
     limits: Limits
     source: RequestSource | None
     warnings: tuple[str, ...]
+    further_hardware: tuple[tuple[Hardware, int], ...] = ()
+
+    @property
+    def devices(self) -> str:
+        """How many of which: ``2 × NVIDIA H100 SXM and 4 × NVIDIA L40S``."""
+        each = self.deployment.replica().devices
+        kinds = [(self.deployment.devices, self.deployment.hardware)]
+        kinds += [(each * count, hardware) for hardware, count in self.further_hardware]
+        return " and ".join(f"{count} × {hardware.name}" if count > 1 else hardware.name for count, hardware in kinds)
+
+    def require_one_kind(self, question: str) -> None:
+        """Raises `SpecError` where replicas run on several kinds of devices, of which `question` knows nothing."""
+        if self.further_hardware:
+            must = f"must be left out: {question} is about replicas that are alike"
+            raise SpecError([self.document.problem(("parallel", "further_replicas"), must)])
 
     @property
     def shapes(self) -> tuple[Tree, ...]:
@@ -210,10 +237,15 @@ def _resolved(
 
 def load_scenario(path: str | Path) -> Scenario:
     """A scenario by path or by the id of a shipped one. Raises `SpecError` with every mistake found."""
+    return scenario_of(scenario_document(path))
+
+
+def scenario_document(path: str | Path) -> Document:
+    """The same as it is written. Raises `SpecError` where there is no such file or it is no YAML."""
     found = resources.file_of("scenario", str(path))
     if found is None and not str(path).endswith((".yaml", ".yml")) and "/" not in str(path):
         raise resources.unknown("", "scenario", "scenario", str(path), resources.ids("scenario"))
-    return scenario_of(load_yaml(found or path))
+    return load_yaml(found or path)
 
 
 def scenario_of(document: Document) -> Scenario:
@@ -248,20 +280,25 @@ class _Resolver:
         target = self._attempt(self._target)
         drafter = self._attempt(lambda: self._drafter(target))
         remote = self._attempt(self._remote_draft)
+        further = self._attempt(self._further_hardware)
         source = self._attempt(self._source)
         self._acceptance_fits()
         self._collect(self._between_models(target, drafter))
         self._collect(self._parallel_problems(engine, target, drafter))
         self._collect(self._limit_problems(engine, target))
         self._collect(self._sharing_problems(source))
-        if hardware is None or engine is None or target is None or self.problems:
+        if hardware is None or engine is None or target is None or further is None or self.problems:
             return None
         deployment = self._deployment(hardware, engine, target, drafter, remote)
         limits = self._limits(engine, target, source)
         self._collect(self._memory_problems(deployment, limits))
+        self._collect(self._further_replica_problems(deployment, limits, further))
+        self._collect(self._router_problems(deployment, limits, bool(further)))
         self._draft_window_warning(drafter, limits)
         if deployment.draft_device_binds(limits.gpu_memory_utilization):
             self.warnings.append("the draft's own device holds fewer tokens than the target's: it limits how many requests run")
+        for each in (hardware, *(other for other, _ in further)):
+            self.warnings += arithmetic_warning(each, deployment.weights)
         self._other_target_warnings(target, drafter)
         self._mtp_depth_warning(target)
         if limits.prefix_caching and target.has_recurrent_state:
@@ -271,7 +308,7 @@ class _Resolver:
             )
         name = Path(self.document.source).stem
         file = ScenarioFile.model_construct(**self.sections)
-        return Scenario(name, self.document, file, deployment, limits, source, tuple(self.warnings))
+        return Scenario(name, self.document, file, deployment, limits, source, tuple(self.warnings), further)
 
     def _attempt(self, resolve: Callable[[], T]) -> T | None:
         try:
@@ -307,6 +344,14 @@ class _Resolver:
         hardware = find_hardware(where.hardware, self.document.where(location), ".".join(location))
         return RemoteDraft(hardware, where.tensor_parallel_size, where.link_latency_s, where.overlap)
 
+    def _further_hardware(self) -> tuple[tuple[Hardware, int], ...]:
+        found = []
+        for index, kind in enumerate(self.sections["parallel"].further_replicas):
+            location = ("parallel", "further_replicas", index, "hardware")
+            where = self.document.where(location)
+            found.append((find_hardware(kind.hardware, where, "parallel.further_replicas.hardware"), kind.count))
+        return tuple(found)
+
     def _target(self) -> ModelArchitecture:
         found = find_model(
             self.sections["target"].model, self.document.where(("target", "model")), "target.model", "target model"
@@ -322,6 +367,10 @@ class _Resolver:
             return None
         location = ("speculation", "drafter")
         if speculation.method in SELF_METHODS:
+            layers = None if target is None else target.num_hidden_layers
+            if layers is not None and (speculation.draft_layers or 0) > layers:
+                must = f"must be at most {layers}, the layers of {target.name}"  # type: ignore[union-attr]
+                raise SpecError([self.document.problem(("speculation", "draft_layers"), must, speculation.draft_layers)])
             return None if target is None else self_draft(target, speculation.method, speculation.draft_layers)
         if speculation.drafter is None:
             if target is None or speculation.method not in HEAD_FAMILIES:
@@ -498,6 +547,32 @@ class _Resolver:
             sharing = "workload.shared_prefix_tokens, workload.sessions, or a trace with hash_ids"
             must = f"must be left out: no two prompts begin alike; that takes {sharing}"
             yield self.document.problem(("limits", "prefix_caching"), must, limits.prefix_caching)
+
+    def _further_replica_problems(
+        self, deployment: Deployment, limits: Limits, further: Sequence[tuple[Hardware, int]]
+    ) -> Iterator[Problem]:
+        """Weights must leave room for a KV cache on every kind of device. A remark where there are several kinds."""
+        for index, (hardware, _) in enumerate(further):
+            if replace(deployment.replica(), hardware=hardware).kv_blocks(limits.gpu_memory_utilization) < 1:
+                must = f"must hold a replica of {deployment.target.name} and a KV cache on {deployment.replica().devices} of them"
+                yield self.document.problem(("parallel", "further_replicas", index, "hardware"), must, hardware.name)
+        if further:
+            self.warnings.append(
+                f"R, its doubt, causes, break-even and the size of the KV cache are those of {deployment.hardware.name}; "
+                "replicas on other devices are served at their own prices and with their own memory"
+            )
+
+    def _router_problems(self, deployment: Deployment, limits: Limits, further: bool) -> Iterator[Problem]:
+        """A router needs replicas to choose from, and something to tell them by."""
+        router = self.sections["parallel"].router
+        if router is not None and deployment.independent_replicas == 1 and not further:
+            must = "must be left out: there is one replica"
+            if deployment.parallelism.data_parallel_size > 1:
+                must += f", as the ranks of {deployment.target.name} step together"
+            yield self.document.problem(("parallel", "router"), must, router)
+        elif router == "prefix_aware" and not limits.prefix_caching:
+            must = "must be another router: no replica keeps prefixes (limits.prefix_caching, and prompts that begin alike)"
+            yield self.document.problem(("parallel", "router"), must, router)
 
     def _memory_problems(self, deployment: Deployment, limits: Limits) -> Iterator[Problem]:
         """Weights and the engine's own memory must leave room for one block."""

@@ -6,7 +6,7 @@ The composition root: requests, acceptance paths, prices and batching rules meet
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count, cycle
@@ -26,6 +26,7 @@ from simulator.scenario import Scenario
 from simulator.serving import (
     AcceptancePath,
     BatchingRules,
+    Engine,
     Load,
     PairedRatio,
     ServingResult,
@@ -33,7 +34,7 @@ from simulator.serving import (
     no_lookahead,
     paired_ratio,
     serve,
-    serve_in_turn,
+    serve_on_replicas,
     summarise,
 )
 from simulator.serving.metrics import Value, Window, is_good, load_in
@@ -405,26 +406,44 @@ class Server:
     ) -> ServingResult:
         """Every request to its end, as the scenario's arrivals say. `begun` is called as each request arrives."""
         arrivals = self.scenario.file.workload.arrivals
-        pricer = self.pricer if round_scale == 1 else replace(self.pricer, round_scale=round_scale)
 
         def path(request: Request) -> AcceptancePath:
             if begun is not None:
                 begun()
             return self.path(request)
 
-        time_out_s = self.scenario.file.workload.time_out_s
+        file = self.scenario.file
+        return serve_on_replicas(
+            requests, [kind.engine(round_scale) for kind, count in self.kinds for _ in range(count)], path,
+            router=file.parallel.router or "round_robin", users=arrivals.users if arrivals.process == "closed_loop" else None,
+            think_time_s=arrivals.think_time_s or 0.0, time_out_s=file.workload.time_out_s, readable=self.readable,
+        )  # fmt: skip
 
-        def one(theirs: Sequence[Request], users: int | None) -> ServingResult:
-            return serve(
-                theirs, self.rules, pricer, path, self.live_policy(), users=users, think_time_s=arrivals.think_time_s or 0.0,
-                time_out_s=time_out_s, readable=self.readable,
-            )  # fmt: skip
+    def engine(self, round_scale: float = 1.0) -> Engine:
+        """One replica, with a policy of its own."""
+        pricer = self.pricer if round_scale == 1 else replace(self.pricer, round_scale=round_scale)
+        return Engine(self.rules, pricer, self.live_policy())
 
-        users = arrivals.users if arrivals.process == "closed_loop" else None
-        return serve_in_turn(requests, self.deployment.independent_replicas, users, one)
+    @cached_property
+    def kinds(self) -> tuple[tuple[Server, int], ...]:
+        """(server of one kind of devices, its replicas)."""
+        one = self.deployment.replica()
+        further = [(replace(self, deployment=replace(one, hardware=other)), n) for other, n in self.scenario.further_hardware]
+        return ((self, self.deployment.independent_replicas), *further)
 
     def saturated(self, requests: tuple[Request, ...], begun: Callable[[int, int], None] | None = None) -> Saturation:
-        """How fast the deployment finishes requests while more always wait: one replica, times their number.
+        """How fast the deployment finishes requests while more always wait: all its replicas together, each of them full."""
+        found = [(kind._saturated_replica(requests, begun), count) for kind, count in self.kinds]
+        per_s = sum(count * one.per_s for one, count in found)
+        shares = [count * one.per_s / per_s for one, count in found]
+        return Saturation(
+            per_s,
+            math.hypot(*(share * one.log_std for share, (one, _) in zip(shares, found, strict=True))),
+            sum(share * one.prefill_share for share, (one, _) in zip(shares, found, strict=True)),
+        )
+
+    def _saturated_replica(self, requests: tuple[Request, ...], begun: Callable[[int, int], None] | None = None) -> Saturation:
+        """One replica that never runs out of work.
 
         The workload's requests, over and over, arriving evenly and faster than they can be served, so that no two start in
         step: requests that are all there from the start and equally long would end together too. Nobody gives up. Turns of
@@ -484,7 +503,7 @@ class Server:
         share = load_in(result, Window(start_s, end_s, result.records[:0], "")).prefill_share
         log_std = float(spans.std(ddof=1) / spans.mean() / math.sqrt(SATURATION_SPANS))
         own_per_s = float(spans.sum()) / (end_s - start_s)
-        return Saturation(self.deployment.independent_replicas * own_per_s, log_std, share), own_per_s
+        return Saturation(own_per_s, log_std, share), own_per_s
 
 
 def _variant(server: Server, label: str, requests: tuple[Request, ...], progress: Progress | None) -> Variant:

@@ -18,6 +18,7 @@ from simulator.architecture import (
 )
 from simulator.draft_policy import BatchTable, ByBatch, Fixed, Policy, table_problems
 from simulator.draft_tree import Tree, TreeShape, read_tree
+from simulator.hardware import Hardware
 from simulator.number_format import FORMATS, WeightFormat
 from simulator.spec import Spec
 
@@ -245,6 +246,19 @@ def default_drafter_weights(method: str, target_weights: str, wide_dtype: str, s
             "which its quantizer leaves alone" if method == "mtp" else "as stand-alone drafters are published",
         )
     return chosen, f"the drafter's weights are taken as {chosen}, {why}; drafter_weights says otherwise" if quantized else ""
+
+
+def arithmetic_warning(hardware: Hardware, weights: str) -> list[str]:
+    """That a device has no arithmetic in the type of the weights, so that they are expanded to a wider one.
+
+    >>> from simulator.hardware import find_hardware
+    >>> arithmetic_warning(find_hardware("rtx_3090"), "fp8")
+    ['NVIDIA GeForce RTX 3090 has no fp8 arithmetic: weights in fp8 are read as such and computed with in bf16']
+    """
+    native, used = FORMATS[weights].computes_in, hardware.compute_dtype(weights)
+    if not FORMATS[weights].quantized or not native or used in native:
+        return []
+    return [f"{hardware.name} has no {native[0]} arithmetic: weights in {weights} are read as such and computed with in {used}"]
 
 
 def weights_warning(stated: str | None, stored: str | None) -> list[str]:

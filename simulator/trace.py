@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from calibration.decoding import Sampling
     from calibration.pairs import Pair
     from calibration.prompts import Prompt
+    from calibration.trace_log import TraceLog
     from calibration.tracing import PromptTrace
 
 BUILTIN = "builtin"
@@ -60,6 +61,9 @@ def trace_pair(order: TraceOrder, out: str | Path, progress: Progress = lambda *
     """
     path = Path(out)
     check_trace_name(path)
+    idle = [name for name, changes in (("top_k", order.top_k), ("top_p", order.top_p < 1)) if changes and order.temperature == 0]
+    if idle:
+        raise SpecError([Problem(_flag(idle[0]), "", "must be left out at temperature 0, which takes the likeliest token")])
     if not path.parent.is_dir():
         raise SpecError([Problem("--out", "", "must lie in a folder that exists", str(path))])
     try:
@@ -78,19 +82,42 @@ def trace_pair(order: TraceOrder, out: str | Path, progress: Progress = lambda *
         pair = pairs.load_pair(order.target, order.draft, order.dtype, order.device)
         encoded = [_encoded(pair, number, prompt, order.max_new_tokens) for number, prompt in enumerate(chosen, start=1)]
         provenance = _provenance(order, pair, chosen)
-        log = TraceLog(path.with_name(f".{path.name}.part"), provenance)
+        log = _log(TraceLog, path, provenance)
         resumed, label = len(log.finished), f"{order.target} with {order.draft}"
         for index, prompt_ids in enumerate(encoded):
             progress(label, index, len(encoded))
             if index not in log.finished:
                 log.append(index, _traced(tracing, pair, prompt_ids, order, sampling, index))
     except (DecodingError, ModelFileError, pairs.PairError, prompts.PromptError) as error:
-        raise SpecError([Problem("", "", str(error))]) from None
+        raise SpecError([_problem(str(error), order)]) from None
     progress(label, len(encoded), len(encoded))
     content = trace_file([log.finished[index] for index in range(len(encoded))], chosen, provenance, order.store_tokens)
     write_trace_file(path, content)
     log.remove()
     return TraceOutcome(path, content, summarise(content.trace, order.seed), resumed)
+
+
+def _log(kind: type[TraceLog], path: Path, provenance: dict[str, Any]) -> TraceLog:
+    """The log beside the trace to be. Raises SpecError where the folder cannot be written."""
+    try:
+        return kind(path.with_name(f".{path.name}.part"), provenance)
+    except OSError as error:
+        raise SpecError(
+            [Problem("--out", "", f"must lie in a folder that can be written: {error.strerror}", str(path))]
+        ) from None
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _problem(text: str, order: TraceOrder) -> Problem:
+    """What measuring found wrong, with the flag it is about: it names fields, files, or what a flag said."""
+    head, _, rest = text.partition(": ")
+    if head in {field.name for field in fields(order)}:
+        return Problem(_flag(head), "", rest)
+    said = next((name for name in ("target", "draft", "prompts") if getattr(order, name) == head), None)
+    return Problem("" if said is None else _flag(said), "", text if head else rest)
 
 
 def trace_file(

@@ -25,13 +25,6 @@ def doubts_at(deployment: Deployment, shape: Tree, batch: float, context: float,
         yield from unlikely_acceptance(deployment.method, shape, tau)
 
 
-def beyond_memory(deployment: Deployment, batch: float, context: float, utilization: float) -> Iterator[str]:
-    """A batch that no copies of the deployment could run: what is said of it is of no server."""
-    tokens = deployment.kv_tokens(utilization)
-    if tokens < batch * context:
-        yield f"no server runs this: its KV cache holds {max(tokens, 0):,} tokens, not {batch * context:,.0f}"
-
-
 def _uncaptured(deployment: Deployment, shape: Tree, batch: float) -> Iterator[str]:
     """Verification of more rows than any captured graph covers."""
     engine = deployment.engine

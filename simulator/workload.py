@@ -632,6 +632,10 @@ def usual_lengths(dataset: str) -> DatasetLengths | None:
     return _dataset_table().get(_letters(dataset))
 
 
+def dataset_names() -> tuple[str, ...]:
+    return tuple(_dataset_table())
+
+
 @cache
 def _dataset_table() -> dict[str, DatasetLengths]:
     path = resources.folder("workload") / f"{_DATASETS}.yaml"

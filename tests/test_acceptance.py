@@ -44,6 +44,7 @@ from simulator.acceptance import (
     survival_from_curve,
     write_trace_file,
 )
+from simulator.acceptance.streams import UniformStream
 from simulator.spec import SpecError, check, parse_yaml
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -710,3 +711,18 @@ def test_the_first_token_of_a_text_is_easy_as_often_as_any_other() -> None:
     for position in (0, 1, 39):
         share = np.mean([path.accepted(position, 1) for path in paths])
         assert share == pytest.approx(0.75, abs=4 * (0.75 * 0.25 / 4000) ** 0.5)
+
+
+def test_streams_of_requests_neither_meet_nor_disturb_each_other() -> None:
+    """A shared generator is set to the beginning of each: what was drawn before does not matter, and neighbours are independent."""
+    alone = [UniformStream(7, b"acceptance", request).first(2000) for request in range(64)]
+    first, other = UniformStream(7, b"acceptance", 3), UniformStream(7, b"acceptance", 4)
+    assert first.first(5).tolist() == alone[3][:5].tolist()
+    assert other.first(2000).tolist() == alone[4].tolist()
+    assert first.first(2000).tolist() == alone[3].tolist()
+    assert len({values[0] for values in alone}) == 64
+    assert UniformStream(8, b"acceptance", 3).first(1) != alone[3][0] != UniformStream(7, b"acceptance-state", 3).first(1)
+    # 64 × 2,000 uniforms: the mean within four standard errors, and so the correlations of neighbouring requests.
+    assert abs(np.mean(alone) - 0.5) < 4 * math.sqrt(1 / 12 / 128_000)
+    neighbours = [np.corrcoef(one, after)[0, 1] for one, after in itertools.pairwise(alone)]
+    assert abs(np.mean(neighbours)) < 4 / math.sqrt(2000 * 63)

@@ -9,7 +9,10 @@ import pytest
 
 from simulator import explain, load_scenario, predict
 from simulator.__main__ import main
-from simulator.reports import prediction_sentence
+from simulator.prediction import OperatingPoint
+from simulator.questions.explanation import explain_point
+from simulator.reports import explanation_sentences
+from simulator.spec import Document, check
 from tests.test_scenario import run_quietly
 from tests.test_simulation import scenario, workload
 
@@ -60,6 +63,8 @@ def test_the_scenarios_own_mean_batch_is_that_of_its_plain_run():
     closed = scenario(workload=workload("closed_loop", users=6, requests=30))
     assert explain(closed).batch in (5, 6)
     assert explain(scenario(workload=workload("closed_loop", users=1, requests=6))).batch == 1
+    spread = scenario(workload=workload("closed_loop", users=2, requests=6), parallel={"data_parallel_size": 8})
+    assert explain(spread).batch == 2
 
 
 def test_without_acceptance_it_names_the_break_even_and_no_verdict(capsys):
@@ -69,6 +74,31 @@ def test_without_acceptance_it_names_the_break_even_and_no_verdict(capsys):
     at = arguments.index("--acceptance-rate")
     assert main(["explain", *arguments[:at], *arguments[at + 2 :]]) == 0
     assert "speculation wins where" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_what_would_flip_the_sign_can_be(tmp_path):
+    """No context beyond the positions of the model, no γ beyond the heads, no batch that the memory does not hold."""
+    shape = {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024, "model_type": "gpt2"}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    point = {"hardware": "a10", "target_model": str(tmp_path), "engine": "vllm", "method": "medusa", "tensor_parallel_size": 1}
+    for rate in (0.1, 0.5):
+        asked = {**point, "num_speculative_tokens": 2, "batch": 1, "context_len": 512, "acceptance_rate": rate}
+        answer = explain_point(check(OperatingPoint, Document("", asked)), Document("", asked))
+        for flip in answer.flips:
+            words = flip.change.replace(",", "").replace("= ", "").split()
+            assert words[0] not in ("context", "γ") or int(words[1]) <= {"context": 1024, "γ": 2}[words[0]]
+    asked |= {"batch": 1_000_000}
+    crowded = explain_point(check(OperatingPoint, Document("", asked)), Document("", asked))
+    assert crowded.verdict == ""
+    assert explanation_sentences(crowded)[0].startswith("Cannot be served so")
+    assert any("no verdict: the KV cache" in warning for warning in crowded.warnings)
+
+
+def test_a_round_that_no_acceptance_pays_for_is_said_to_lose_always(capsys):
+    arguments = flags(method="draft_model", draft="meta-llama/Llama-3.1-8B", engine="generic", num_speculative_tokens=4)
+    at = arguments.index("--acceptance-rate")
+    assert main(["explain", *arguments[:at], *arguments[at + 2 :]]) == 0
+    assert "speculation cannot win: a round yields at most" in " ".join(capsys.readouterr().out.split())
 
 
 def test_every_table_fits_a_terminal_and_trees_are_explained(capsys):
@@ -85,10 +115,8 @@ def test_every_table_fits_a_terminal_and_trees_are_explained(capsys):
     [
         (["explain", "quickstart", "--hardware", "h100_sxm"], "--hardware: must be left out with a scenario"),
         (["explain", "quickstart", "--batch", "0"], "--batch: must be at least 1"),
-        (
-            ["explain", "quickstart", "--context-len", "1000000000"],
-            "--context-len: must be at most limits.max_model_len, 131,072",
-        ),
+        (["explain", "quickstart", "--context-len", "1000000"], "--context-len: must be at most 131072, the positions of"),
+        (["explain", "gpt_oss_block", "--gamma", "64"], "--gamma: must be at most 16, the block of drafter"),
         (["explain"], "--hardware: must be given"),
         (["explain", *flags(hardware="h100_smx")], "did you mean h100_sxm"),
         (["explain", *flags(method="layer_skip")], "draft_layers"),
@@ -107,15 +135,3 @@ def test_assumed_coefficients_say_as_on_which_device(capsys):
     said = " ".join(capsys.readouterr().out.split())
     assert "gemm_overhead_s_by_type.fp8" in said.split("Assumed:")[1]
     assert "as on the H100 SXM" in said
-
-
-def test_a_batch_that_no_server_holds_is_said():
-    point = explain(scenario(), batch=100_000, context=2000)
-    assert any("no server runs this" in warning and "not 200,000,000" in warning for warning in point.warnings)
-    assert not any("no server" in warning for warning in explain(scenario()).warnings)
-
-
-def test_a_prediction_without_a_verdict_is_neither_won_nor_lost():
-    asked = {"hardware": "h100_sxm", "engine": "vllm", "target_model": "meta-llama/Llama-3.1-8B-Instruct", "method": "eagle3"}
-    found = predict(**asked, num_speculative_tokens=3, batch=5000, context_len=2000, mean_acceptance_length=2.4)
-    assert prediction_sentence(found).startswith("No server holds this point; if one did: speedup")

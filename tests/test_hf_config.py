@@ -208,8 +208,16 @@ def test_a_quantization_beside_the_config_counts(tmp_path: Path) -> None:
         (KNOWN["Qwen/Qwen3-30B-A3B"] | {"mlp_only_layers": [5]}, "mlp_only_layers: must name the first layers"),
         (KNOWN["deepseek-ai/DeepSeek-V3"] | {"moe_layer_freq": 2}, "moe_layer_freq: must be 1 or a list"),
         (KNOWN["Qwen/Qwen3-8B"] | {"layer_types": ["spiral_attention"] * 36}, "layer_types: must consist of .* not spiral_attention"),
+        (LLAMA_8B | {"model_type": "opt", "word_embed_proj_dim": 512}, "word_embed_proj_dim: must be the hidden_size"),
         (LLAMA_8B | {"hidden_size": "4096"}, "hidden_size: must be a whole number"),
-        (LLAMA_8B | {"layer_types": 3}, "must be a sound Hugging Face config"),
+        (LLAMA_8B | {"layer_types": 3}, "layer_types: must be a list of names, one a layer .got 3"),
+        (LLAMA_8B | {"num_hidden_layers": 10**12}, "num_hidden_layers: must be a whole number from 0 to 10000 .got 1000000000000"),
+        (LLAMA_8B | {"architectures": -1}, "architectures: must be a list of names"),
+        (LLAMA_8B | {"eagle_config": 2}, "eagle_config: must be a mapping"),
+        (LLAMA_8B | {"quantization_config": "fp8"}, "quantization_config: must be a mapping"),
+        (KNOWN["Qwen/Qwen3-Next-80B-A3B-Instruct"] | {"full_attention_interval": "x"}, "full_attention_interval: must be a whole number"),
+        (KNOWN["Qwen/Qwen3-Next-80B-A3B-Instruct"] | {"full_attention_interval": float("inf")}, "full_attention_interval: must be a whole number"),
+        (KNOWN["Qwen/Qwen3-30B-A3B"] | {"mlp_only_layers": [[1]]}, "mlp_only_layers: must be a list of numbers of layers"),
         ({"speculators_model_type": "peagle", "transformer_layer_config": QWEN3_8B_LAYER}, "speculators_model_type: must be a kind that is priced"),
         ({"model_type": "medusa", "medusa_num_heads": 2, "vocab_size": 32000}, "hidden_size: must be given"),
         ({"model_type": "mlp_speculator", "n_predict": 3, "vocab_size": 32000}, "emb_dim: must be given"),
@@ -220,6 +228,13 @@ def test_a_quantization_beside_the_config_counts(tmp_path: Path) -> None:
 def test_what_is_not_understood_is_refused_by_name(config: object, message: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=message):
         find_model(str(written(tmp_path, config)))
+
+
+def test_a_key_that_is_null_means_what_the_family_has(tmp_path: Path) -> None:
+    gemma = dense(2304, 26, 8, 4, 9216, 256000, model_type="gemma2", head_dim=256, sliding_window=4096)
+    tied = find_model(str(written(tmp_path, gemma | {"tie_word_embeddings": None})))
+    assert tied.tie_word_embeddings
+    assert tied.parameter_count == pytest.approx(2.614e9, rel=0.001)  # as published
 
 
 def test_a_file_that_is_no_json_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from simulator import predict, theory
 from simulator.__main__ import main
+from simulator.architecture import models
 from simulator.prediction import COLUMNS, as_row, predict_table, verdict
+from simulator.reports.tables import prediction_sentence
 from simulator.spec import SpecError
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -381,6 +383,29 @@ def test_numbers_beyond_reason_spoil_one_row_and_not_the_table(tmp_path):
         ({"plain_step_s": 5.0}, "--plain-step-s: must be seconds of one step"),
         ({"plain_tokens_per_s": 1e-6}, "--plain-tokens-per-s: must be tokens of the whole batch per second"),
         ({"tree_shape": "steps=5,topk=1"}, "agree with its 5 steps"),
+        ({"method": "none"}, "--method: must be one of draft_model, eagle,"),
+        ({"target_model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}, "--target: must be a whole model, not a draft head"),
+        ({"draft_model": "Qwen/Qwen3-8B"}, "--draft: must be a draft head for method eagle3"),
+        ({"method": "draft_model"}, "--draft: must be a whole model for method draft_model"),
+        ({"draft_params": "1B"}, "--draft-params: must be left out: heads are built"),
+        (
+            {"method": "draft_model", "draft_model": "meta-llama/Llama-3.2-1B", "draft_params": "2B"},
+            "--draft-params: must be left out",
+        ),
+        ({"method": "draft_model", "draft_model": None, "draft_params": "0B"}, "--draft-params: must be at least"),
+        ({"draft_layers": 4}, "--draft-layers: goes with method layer_skip only"),
+        ({"method": "layer_skip", "draft_model": None, "draft_layers": 33}, "--draft-layers: must be at most 32, the layers"),
+        ({"draft_kv_tokens": 512}, "--draft-kv-tokens: goes with method sparse_kv only"),
+        ({"draft_tensor_parallel_size": 2}, "--draft-tensor-parallel-size: must be at most tensor_parallel_size, 1"),
+        (
+            {"method": "ngram", "draft_model": None, "draft_tensor_parallel_size": 1},
+            "--draft-tensor-parallel-size: must be left out",
+        ),
+        ({"plain_step_s": 0.007, "plain_tokens_per_s": 140.0}, "--plain-tokens-per-s: must be left out beside plain_step_s"),
+        (
+            {"context_len": None, "dataset": "gsm8"},
+            "--dataset: must be a dataset whose lengths are known (got 'gsm8'); did you mean gsm8k?",
+        ),
     ],
 )
 def test_contradictions_are_refused_by_name(changes, expected):
@@ -388,6 +413,75 @@ def test_contradictions_are_refused_by_name(changes, expected):
         answer(**changes)
     assert expected.removeprefix("--").replace("-", "_").partition(":")[0] in str(caught.value).replace("-", "_")
     assert expected.partition(": ")[2] in str(caught.value)
+
+
+def test_a_config_that_cannot_be_read_is_no_unknown_drafter(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "falcon"}))
+    for method in ("eagle3", "draft_model"):
+        with pytest.raises(SpecError, match=r"config\.json: model_type: must be a family that is priced"):
+            answer(method=method, draft_model=str(tmp_path))
+
+
+def test_a_row_whose_drafter_is_no_head_is_priced_with_a_built_one_and_says_so(tmp_path):
+    path = tmp_path / "cases.csv"
+    path.write_text(
+        "hardware,target,method,draft_model,num_speculative_tokens,batch,dataset\n"
+        "h100_sxm,llama-3.1-8b,eagle3,Qwen/Qwen3-8B,3,1,who knows\n"
+    )
+    (found,) = predict_table(path)
+    assert found.status == "ok"
+    assert "drafter Qwen/Qwen3-8B must be a draft head for method eagle3" in found.warnings
+    assert "dataset who knows is not known: no usual lengths" in found.warnings
+
+
+def test_drafts_that_a_head_cannot_give_are_refused():
+    drafter = next(model for model in models().values() if model.family == "medusa" and model.num_heads)
+    assert drafter.base_model is not None
+    with pytest.raises(SpecError, match=f"must be at most {drafter.num_heads}, the heads of drafter"):
+        answer(
+            target_model=drafter.base_model,
+            method="medusa",
+            draft_model=drafter.name,
+            num_speculative_tokens=drafter.num_heads + 1,
+        )
+
+
+def test_a_draft_spread_over_two_devices_is_priced_so_where_the_targets_number_is_open():
+    point = {"method": "draft_model", "draft_model": "meta-llama/Llama-3.2-1B", "tensor_parallel_size": None}
+    stated = answer(**point | {"tensor_parallel_size": 2, "draft_tensor_parallel_size": 2})
+    assert answer(**point, draft_tensor_parallel_size=2).r == stated.r
+    assert answer(**point).r != stated.r
+
+
+@pytest.mark.parametrize(
+    ("precision", "why"),
+    [
+        ("bf16, nvfp4 KV", "a KV cache in nvfp4; supported: bf16"),
+        ("bf16 KV, fp8 KV", "a second type of the KV cache"),
+        ("fp8, int4", "a second type of the weights"),
+    ],
+)
+def test_a_precision_that_is_not_priced_says_which_part(precision, why):
+    found = answer(precision=precision)
+    assert found.status == "unsupported"
+    assert why in found.reason
+
+
+def test_a_type_that_the_device_cannot_compute_in_is_told():
+    said = [warning for warning in answer(hardware="rtx_3090", precision="fp8").warnings if "no fp8 arithmetic" in warning]
+    assert said
+    assert not any("arithmetic" in warning for warning in answer(precision="fp8").warnings)
+
+
+def test_the_sentence_of_a_tree_says_what_it_takes_and_of_what_cannot_be_served_gives_no_verdict():
+    tree = {"num_speculative_tokens": None, "draft_model": None, "tree_shape": "nodes=64,depth=5"}
+    assert "wins from τ = " in prediction_sentence(answer(**tree))
+    costly = answer(method="draft_model", draft_model="meta-llama/Llama-3.1-8B", engine="generic", num_speculative_tokens=4)
+    assert costly.r > 5
+    assert "wins at no acceptance: it would take τ = 5" in prediction_sentence(costly)
+    crowded = answer(batch=100_000, acceptance_rate=0.9)
+    assert crowded.verdict == ""
+    assert prediction_sentence(crowded).startswith("It cannot be served so")
 
 
 def test_a_surprising_measurement_and_a_head_of_another_target_are_told():

@@ -16,7 +16,7 @@ from simulator.scenario import scenario_of
 from simulator.serving import BatchingRules, ServingResult, no_lookahead, serve, summarise
 from simulator.serving.kv_cache import KVCache
 from simulator.serving.prefix_cache import block_runs
-from simulator.serving.replicas import deal
+from simulator.serving.router import in_turn
 from simulator.simulation import Server, batching_rules, simulate
 from simulator.spec import Document
 from simulator.workload import Content, Request, content_of, requests_of
@@ -166,9 +166,9 @@ def test_a_session_computes_each_of_its_tokens_once_up_to_whole_blocks() -> None
 
 def test_a_session_stays_on_the_replica_that_has_its_prefix() -> None:
     turns = [Request(i, 0.0, 20 * (1 + i % 3), 5, None, i - 1 if i % 3 else None) for i in range(12)]
-    dealt = deal(turns, 2)
+    dealt = in_turn(turns, 2)
     assert [[request.request_id for request in theirs] for theirs in dealt] == [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10, 11]]
-    assert [len(theirs) for theirs in deal(turns[2:], 2)] == [4, 6]  # a turn whose predecessor is elsewhere is one for itself
+    assert [len(theirs) for theirs in in_turn(turns[2:], 2)] == [4, 6]  # a turn whose predecessor is elsewhere is one for itself
     assert len(run(turns[2:]).records) == 10
 
 

@@ -318,6 +318,8 @@ BINDING = {
     "parallel.draft_tensor_parallel_size": ({"parallel": {"tensor_parallel_size": 4}}, {"parallel": {"tensor_parallel_size": 4, "draft_tensor_parallel_size": 1}}),
     "parallel.pipeline_parallel_size": ({}, {"parallel": {"pipeline_parallel_size": 2}}),
     "parallel.data_parallel_size": ({"workload": workload("closed_loop", users=6)}, {"parallel": {"data_parallel_size": 2}, "workload": workload("closed_loop", users=6)}),
+    "parallel.router": ({"parallel": {"data_parallel_size": 2}, "workload": LONG}, {"parallel": {"data_parallel_size": 2, "router": "least_outstanding"}, "workload": LONG}),
+    "parallel.further_replicas": ({}, {"parallel": {"further_replicas": ({"hardware": "l40s"},)}}),
     "parallel.expert_parallel": (SPREAD, {**SPREAD, "parallel": {"data_parallel_size": 4, "nodes": 2}}),
     "parallel.nodes": ({"parallel": {"tensor_parallel_size": 4}}, {"parallel": {"tensor_parallel_size": 4, "nodes": 2}}),
     "hardware.inter_node_bandwidth_bytes_per_s": (SPREAD, {**SPREAD, "hardware": {"base": "h200_sxm", "inter_node_bandwidth_bytes_per_s": 1e9}}),

@@ -311,6 +311,27 @@ def test_a_line_cut_short_anywhere_costs_only_its_own_cell(tmp_path: Path, keep:
     assert all(json.loads(line)["cell"] for line in path.read_text(encoding="utf-8").splitlines())
 
 
+def test_a_worker_that_is_ended_is_told_and_what_is_kept_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_chunk", ended)
+    with pytest.raises(SpecError, match="a worker was ended"):
+        sweeping.sweep(grid(), tmp_path, jobs=2)
+    assert (tmp_path / "cells.jsonl").exists()
+
+
+def ended(*args: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_full_disk_is_one_clear_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, ledger.opened(tmp_path / "cells.jsonl") as kept:
+        patch.setattr(os, "write", full)
+        with pytest.raises(SpecError, match="--out: cannot be written: No space left on device"):
+            kept.add(ledger.Outcome("a", []), {})
+
+
 def test_two_sweeps_never_write_one_file_at_a_time(tmp_path: Path) -> None:
     with ledger.opened(tmp_path / "cells.jsonl"), pytest.raises(SpecError, match="no other sweep is writing"):
         sweeping.sweep(grid(), tmp_path, jobs=1)
@@ -407,6 +428,7 @@ def test_the_console_shows_a_headline_a_table_and_where_the_rest_is(
     ("flags", "said"),
     [
         (["--question", "predct"], "did you mean predict?"),
+        (["--out", "/dev/null/x"], "--out: must be a directory that can be written"),
         (["--set", "nonsense"], "must be a key and its values"),
         (["--set", "bathc=1", "--set", "engin=vllm"], "did you mean batch?"),
         (["--jobs", "2", "--cluster", "tcp://127.0.0.1:9"], "--jobs: must be left out with --cluster"),

@@ -78,6 +78,24 @@ def test_every_request_has_a_track_whose_parts_end_in_order(result: SimulationRe
     assert not any(open_parts.values())
 
 
+def test_each_replica_is_a_process_with_tracks_of_its_own() -> None:
+    text = BASE.replace("engine: vllm", "engine: vllm\nparallel: {data_parallel_size: 2, router: least_outstanding}")
+    result = simulate(scenario_of(parse_yaml(text, "two.yaml")))
+    document = json.loads(timeline(result))
+    jsonschema.validate(document, SCHEMA)
+    names = {event["pid"]: event["args"]["name"] for event in document["traceEvents"] if event["name"] == "process_name"}
+    assert len(names) == 2 * (1 + len(result.comparisons))
+    assert names[1] == "no speculation, replica 1 of 2"
+    for process in names:
+        steps = [event for event in document["traceEvents"] if event["ph"] == "X" and event["pid"] == process]
+        ends = [step["ts"] + step["dur"] for step in steps]
+        assert steps
+        assert all(start["ts"] >= end - 1e-3 for start, end in zip(steps[1:], ends, strict=False))
+    assert result.plain.result.replica_of_request is not None
+    begun = [event["pid"] for event in document["traceEvents"] if event["ph"] == "b" and event["name"].startswith("request ")]
+    assert begun[: len(result.requests)] == (1 + result.plain.result.replica_of_request).tolist()
+
+
 def test_run_writes_a_timeline_or_says_why_not(tmp_path, capsys) -> None:
     scenario, written = tmp_path / "small.yaml", tmp_path / "timeline.json"
     scenario.write_text(BASE)

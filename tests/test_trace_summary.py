@@ -21,6 +21,7 @@ from simulator.acceptance import (
 )
 from simulator.acceptance.law_fits import FittedLaw
 from simulator.acceptance.trace_summary import lengths_with_intervals
+from simulator.reports.acceptance_trace import trace_sentence, trace_tables
 
 
 def trace_of(law: AcceptanceLaw, prompts: int, tokens: int) -> TraceAcceptance:
@@ -184,3 +185,17 @@ def test_sampled_traces_with_depths_come_back_from_both_containers(tmp_path) -> 
         assert np.array_equal(back.trace.confidence, sure)
         assert back.trace.proposed.tolist() == [3, 0, 1, 2, 9]
         assert back.provenance == {"target": "t"}
+
+
+def test_one_prompt_says_nothing_of_others() -> None:
+    summary = summarise(trace_of(IndependentAcceptance(0.7), 1, 60))
+    assert all(at.low is None and at.high is None for at in summary.lengths)
+    assert "(one prompt says nothing of others)" in trace_sentence(summary)
+    assert all("None" not in cell for _, _, rows in trace_tables(summary) for row in rows for cell in row)
+
+
+def test_the_confidence_of_what_never_happened_is_left_open() -> None:
+    trace = trace_of(IndependentAcceptance(1.0), 2, 10)
+    confidence = summarise(replace(trace, confidence=np.full(20, 0.5))).confidence
+    assert confidence is not None
+    assert (confidence.where_accepted, confidence.where_rejected) == (0.5, None)

@@ -387,6 +387,27 @@ def test_a_killed_run_goes_on_after_its_last_finished_prompt(few: Path, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["few.jsonl", "t.npz", "whole.npz"]
 
 
+def test_a_damaged_log_is_used_up_to_the_damage(few: Path, tmp_path: Path) -> None:
+    def die_at_the_end(_: str, done: int, total: int) -> None:
+        if done == total - 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trace_pair(order(few), tmp_path / "t.npz", die_at_the_end)
+    part = tmp_path / ".t.npz.part"
+    header, first, *_ = part.read_bytes().split(b"\n")
+    part.write_bytes(b"\n".join([header, first, b'{"index": 1', b""]))
+    assert trace_pair(order(few), tmp_path / "t.npz").resumed == 1
+    trace_pair(order(few), tmp_path / "whole.npz")
+    assert (tmp_path / "t.npz").read_bytes() == (tmp_path / "whole.npz").read_bytes()
+
+
+def test_prompts_may_begin_with_a_byte_order_mark_and_hold_any_end_of_line(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('\ufeff{"prompt": "one\u2028two"}\r\n{"prompt": "three"}\r\n', encoding="utf-8", newline="")
+    assert [prompt.text for prompt in read_prompts(path)] == ["one\u2028two", "three"]
+
+
 def test_what_another_order_left_behind_is_not_taken_over(few: Path, tmp_path: Path) -> None:
     def die(_: str, done: int, __: int) -> None:
         if done == 2:
@@ -443,7 +464,13 @@ def test_token_ids_are_hashed_and_not_stored_unless_asked_for(few: Path, tmp_pat
         ({"draft": f"eagle:{SHIPPED}"}, "must hold the tensor join.weight of eagle-style heads"),
         ({"dtype": "fp8"}, "dtype: must be one of fp32, bf16, fp16 (got 'fp8')"),
         ({"device": "warp"}, "device: must be one that torch can use here"),
-        ({"temperature": -1.0}, "temperature: must be at least 0"),
+        ({"temperature": -1.0}, "--temperature: must be at least 0"),
+        ({"temperature": 1.0, "top_p": 0.0}, "--top-p: must be above 0"),
+        ({"top_k": 5}, "--top-k: must be left out at temperature 0"),
+        ({"top_p": 0.5}, "--top-p: must be left out at temperature 0"),
+        ({"target": "byte_par"}, "a model of a hub is named owner/name; did you mean byte_pair?"),
+        ({"draft": ""}, "--draft: no such folder or GGUF file"),
+        ({"prompts": ""}, "--prompts: must be a file, not a folder"),
         ({"max_new_tokens": 500}, "prompt 1 and its output must fit the context of 512 tokens of target byte_pair"),
         ({"prompts": "absent.jsonl"}, "absent.jsonl: no such file"),
     ],
@@ -540,6 +567,7 @@ def test_a_file_that_only_claims_to_be_gguf_is_refused(tmp_path: Path, monkeypat
         ('{"prompt": " "}', "must be text that is not empty"),
         ('{"turns": []}', "must be text that is not empty"),
         ('{"prompt": "a", "category": 3}', "category: must be text (got 3)"),
+        ('{"prompt": "half \\ud800"}', "must be text in Unicode"),
         ("", "must hold at least one prompt"),
         ('{"prompt": "a", "category": "x"}\n{"prompt": "b"}', "category: must stand on every line or on none"),
     ],

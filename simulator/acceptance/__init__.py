@@ -26,7 +26,7 @@ from simulator.acceptance.rates import (
 )
 from simulator.acceptance.section import AcceptanceSpec, ResolvedAcceptance, resolve_acceptance, resolve_tree_acceptance
 from simulator.acceptance.trace_files import TraceFile, check_trace_name, load_trace, read_trace_file, write_trace_file
-from simulator.acceptance.trace_summary import Confidence, TraceSummary, summarise
+from simulator.acceptance.trace_summary import Confidence, LengthAt, TraceSummary, summarise
 from simulator.acceptance.traces import TraceAcceptance
 from simulator.acceptance.trees import TreeAcceptance, tree_law
 
@@ -41,6 +41,7 @@ __all__ = [
     "ContextAcceptance",
     "ExtensionError",
     "IndependentAcceptance",
+    "LengthAt",
     "MarkovAcceptance",
     "MixtureAcceptance",
     "PerPositionAcceptance",

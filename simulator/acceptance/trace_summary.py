@@ -28,12 +28,15 @@ _INTERVAL = (0.1, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class LengthAt:
-    """τ over all rounds at one γ, its 80 % interval from resampling whole prompts, and accepted / drafted."""
+    """τ over all rounds at one γ, its 80 % interval from resampling whole prompts, and accepted / drafted.
+
+    low, high: None for a single prompt, which says nothing of others.
+    """
 
     num_speculative_tokens: int
     mean_acceptance_length: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     draft_acceptance_rate: float
 
 
@@ -74,15 +77,16 @@ class StoppingAt:
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """What the drafter gave its likeliest token: the mean over first drafts, and over those accepted and rejected.
+    """What the drafter gave its likeliest token: the mean over first drafts, and over those accepted and rejected, None where
+    there are none.
 
     approximate: one number a token, so that drafts past a first mismatch are counted as if they followed the true text.
     stopping: at `num_speculative_tokens` drafts at most, a threshold of 0 being none.
     """
 
     mean: float
-    where_accepted: float
-    where_rejected: float
+    where_accepted: float | None
+    where_rejected: float | None
     approximate: bool
     num_speculative_tokens: int
     stopping: tuple[StoppingAt, ...]
@@ -144,9 +148,10 @@ def lengths_with_intervals(trace: TraceAcceptance, counts: Sequence[int], seed: 
     for count in counts:
         rounds = np.array([prompt.rounds(count) for prompt in prompts])
         together = rounds[drawn].sum(axis=1)
-        low, high = np.quantile(np.divide(tokens, together, out=np.ones(len(tokens)), where=together > 0), _INTERVAL)
+        resampled = np.divide(tokens, together, out=np.ones(len(tokens)), where=together > 0)
+        low, high = map(float, np.quantile(resampled, _INTERVAL)) if len(prompts) > 1 else (None, None)
         length = trace.mean_acceptance_length(count)
-        found.append(LengthAt(count, length, float(low), float(high), trace.draft_acceptance_rate(count)))
+        found.append(LengthAt(count, length, low, high, trace.draft_acceptance_rate(count)))
     return tuple(found)
 
 
@@ -171,9 +176,9 @@ def _confidence(trace: TraceAcceptance, first: Rates, offered: Flags) -> Confide
     )
 
 
-def _weighted_mean(values: Rates, weights: Rates) -> float:
+def _weighted_mean(values: Rates, weights: Rates) -> float | None:
     total = float(weights.sum())
-    return float((values * weights).sum()) / total if total > 0 else 0.0
+    return float((values * weights).sum()) / total if total > 0 else None
 
 
 def _endless_length(trace: TraceAcceptance, count: int) -> float:

@@ -20,6 +20,7 @@ from simulator.architecture.hf_drafters import (
     mlp_speculator_fields,
 )
 from simulator.architecture.hf_fields import FAMILIES, Config, Fields, decoder_fields, family_of
+from simulator.architecture.hf_kinds import wrong_kinds
 from simulator.architecture.problems import model_problems
 from simulator.architecture.shape import ModelArchitecture
 from simulator.spec import Document, Problem, SpecError, check
@@ -61,9 +62,12 @@ def read_config(path: Path) -> HuggingFaceConfig:
 def config_of(config: Config, path: Path) -> HuggingFaceConfig:
     """As `read_config`, of what a config.json at `path` holds; the folder names the model."""
     text = _language_model(config)
+    _check_kinds(config, text, path)
     try:
         fields, faults = _fields(text, path)
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError) as error:
+        if isinstance(error, SpecError):
+            raise
         raise SpecError([Problem(str(path), "", f"must be a sound Hugging Face config: {error!r}")]) from None
     fields["name"] = path.parent.name or str(path)
     fields["sources"] = (str(path),)
@@ -77,6 +81,13 @@ def config_of(config: Config, path: Path) -> HuggingFaceConfig:
     if problems:
         raise SpecError(problems)
     return HuggingFaceConfig(architecture, stored_type(config, text, path))
+
+
+def _check_kinds(config: Config, text: Config, path: Path) -> None:
+    document = Document(str(path), {})
+    wrong = dict.fromkeys((*wrong_kinds(config), *wrong_kinds(text), *wrong_kinds(inner_config(text))))
+    if wrong:
+        raise SpecError(document.problem((key,), must, text.get(key, config.get(key, ""))) for key, must in wrong)
 
 
 def _load(path: Path) -> dict[str, Any]:

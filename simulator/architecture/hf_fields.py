@@ -94,7 +94,7 @@ def family_of(config: Config) -> Family | None:
 
 def decoder_fields(config: Config, family: Family) -> tuple[Fields, list[tuple[str, str]]]:
     """(fields of `ModelArchitecture`, faults as (key, what it must be)). Fields that are not given stay out."""
-    config = {**family.defaults, **config}
+    config = {**family.defaults, **{key: value for key, value in config.items() if value is not None}}
     keys = {**_KEYS, **{name: (name,) for name in _SAME_NAME}}
     found = {name: value for name, names in keys.items() if (value := _first(config, names)) is not None}
     fields = {"family": family.name, **found, **_attention(config, family), **family.fixed}
@@ -107,6 +107,8 @@ def decoder_fields(config: Config, family: Family) -> tuple[Fields, list[tuple[s
         more, fault = read(config, family.name, fields)
         fields |= more
         faults += [fault] if fault else []
+    if config.get("word_embed_proj_dim") not in (None, fields.get("hidden_size")):
+        faults.append(("word_embed_proj_dim", "must be the hidden_size: embeddings of a width of their own are not priced"))
     _drop_unused(fields)
     return fields, faults
 

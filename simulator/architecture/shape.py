@@ -48,7 +48,7 @@ class ModelArchitecture(Spec):
     tokenizer: str | None = None
     base_model: str | None = None
     hidden_size: Annotated[int, Field(ge=1, le=10**6)]
-    num_hidden_layers: Amount
+    num_hidden_layers: Annotated[int, Field(ge=0, le=10_000)]
     num_attention_heads: Amount = 0
     num_key_value_heads: Amount = 0
     head_dim: Amount = 0

@@ -69,9 +69,7 @@ def explain(
             raise SpecError([loaded.document.problem(("speculation",), "must be given: explain is about a method")])
         tree = _tree_of(loaded, given.pop("tree_shape", None), gamma)
         asked = check(_Point, Document("", {name: plain_scalar(text) for name, text in given.items()}))
-        if asked.context_len is not None and asked.context_len > loaded.limits.max_model_len:
-            must = f"must be at most limits.max_model_len, {loaded.limits.max_model_len:,} tokens here"
-            raise SpecError([Problem("--context-len", "", must, f"{asked.context_len:,}")])
+        _check_point(loaded, gamma, asked.context_len)
         answer = explanation.explain(loaded, gamma, asked.batch, asked.context_len, tree)
     else:
         answer = at_point(given, explanation.explain_point)
@@ -97,6 +95,22 @@ def explain(
     print_notes(console, [], answer.warnings)
     if out is not None:
         console.print(f"Report and figures: {out}")
+
+
+def _check_point(scenario: Scenario, gamma: int | None, context: int | None) -> None:
+    """A sequence must fit the target's positions, a round the drafter's heads or block. Raises `SpecError`."""
+    from simulator.speculation import drafts_at_once
+
+    target, drafter = scenario.deployment.target, scenario.deployment.drafter
+    if context is not None and context > (target.max_position_embeddings or context):
+        must = f"must be at most {target.max_position_embeddings}, the positions of {target.name}"
+        raise SpecError([Problem("--context-len", "", must, str(context))])
+    if gamma is not None and drafter is not None:
+        limit, what = drafts_at_once(drafter)
+        if gamma > (limit or gamma):
+            raise SpecError(
+                [Problem("--gamma", "", f"must be at most {limit}, the {what} of drafter {drafter.name}", str(gamma))]
+            )
 
 
 def _tree_of(scenario: Scenario, text: str | None, gamma: int | None) -> Tree | None:

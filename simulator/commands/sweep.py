@@ -40,12 +40,10 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """A question at every combination of values. With --out each finished cell is kept: stopped or killed, it goes on there."""
-    from simulator import resources
     from simulator import sweep as sweeping
-    from simulator.spec import load_yaml
+    from simulator.scenario import scenario_document
 
-    document = load_yaml(resources.file_of("scenario", scenario) or scenario)
-    grid = _grid(document, set_ or [], question)
+    grid = _grid(scenario_document(scenario), set_ or [], question)
     if out is not None:
         from simulator import reports
 

@@ -117,6 +117,9 @@ def parallel_faults(
     if stages > 1 and method != "none" and supported is not None and method not in supported:
         runs = f"only {', '.join(supported)}" if supported else "no method"
         yield "pipeline_parallel_size", f"must be 1: {engine.name} runs {runs} of speculation over pipeline stages", stages
+    if draft_tensor is not None and drafter is not None and draft_tensor > tensor:
+        must = f"must be at most tensor_parallel_size, {tensor}: the drafter lies on the target's devices"
+        yield "draft_tensor_parallel_size", must, draft_tensor
     yield from _expert_faults(parallelism, tensor, draft_tensor, target, drafter)
     if parallelism.devices(tensor) % nodes:
         yield "nodes", f"must divide the {parallelism.devices(tensor)} devices (tensor × pipeline × data)", nodes

@@ -105,7 +105,9 @@ def caption(scenario: Scenario, reading: str = "") -> str:
     constants = provenance(scenario)
     counts = (source_counts(constants, "hardware"), source_counts(constants, "engine"))
     name = speculation_name(scenario) if scenario.deployment.speculative else ""
-    source = f"Scenario {scenario.name}, seed {scenario.file.seed}: {_deployed(scenario.deployment, name, counts)}"
+    source = (
+        f"Scenario {scenario.name}, seed {scenario.file.seed}: {_deployed(scenario.deployment, name, counts, scenario.devices)}"
+    )
     accepted = acceptance_source(scenario)
     if accepted:
         cited = textwrap.shorten(accepted.partition(" (")[0], 110, placeholder=" …")
@@ -119,13 +121,13 @@ def deployment_caption(deployment: Deployment, reading: str) -> str:
     return f"{reading}\n{_deployed(deployment, name)}"
 
 
-def _deployed(deployment: Deployment, drafting: str, counts: tuple[str, str] | None = None) -> str:
+def _deployed(deployment: Deployment, drafting: str, counts: tuple[str, str] | None = None, devices: str = "") -> str:
     """Models, devices and engine, and how many constants of the latter two have which source."""
     models = short_name(deployment.target.name) + (f" with {drafting}" if drafting else "")
-    devices = f"{deployment.devices} × " if deployment.devices > 1 else ""
+    one = f"{deployment.devices} × {deployment.hardware.name}" if deployment.devices > 1 else deployment.hardware.name
     hardware, engine = counts or ("", "")
     return (
-        f"{models}; {devices}{deployment.hardware.name}{f' (constants: {hardware})' if hardware else ''}; "
+        f"{models}; {devices or one}{f' (constants: {hardware})' if hardware else ''}; "
         f"{deployment.engine.name}{f' ({engine})' if engine else ''}."
     )
 

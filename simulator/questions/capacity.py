@@ -122,6 +122,7 @@ def capacity(
 
 def _check(scenario: Scenario, planning: PlanningSpec) -> None:
     document, workload = scenario.document, scenario.file.workload
+    scenario.require_one_kind("capacity")
     if workload.arrivals.process == "closed_loop":
         must = "must be an open loop: users who wait for their answers set the rate themselves"
         raise SpecError([document.problem(("workload", "arrivals", "process"), must, "closed_loop")])

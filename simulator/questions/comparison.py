@@ -14,6 +14,7 @@ from typing import Any
 from simulator.acceptance import band_for
 from simulator.cost.deployment import Deployment
 from simulator.cost.uncertainty import Estimate, UncertainPricer
+from simulator.draft_tree import Tree
 from simulator.hardware import find_hardware
 from simulator.number_format import FORMATS
 from simulator.prediction import verdict
@@ -46,7 +47,8 @@ class MemoryTaken:
 
 @dataclass(frozen=True)
 class Alternative:
-    """One row. Times are seconds per output token, means over requests; two where acceptance is open, at its low and high end.
+    """One row, at the quickest of the scenario's γ and trees. Times are seconds per output token, means over requests; two where
+    acceptance is open, at its low and high end.
     gain: time without over time with speculation, both of this alternative. problem: why it did not run, else ""."""
 
     name: str
@@ -84,6 +86,7 @@ def compare(scenario: Scenario, axis: str, values: Sequence[str] = (), progress:
     """
     if axis not in AXES:
         raise SpecError([Problem("--by", "", f"must be one of {', '.join(AXES)}", repr(axis), nearest(axis, AXES))])
+    scenario.require_one_kind("compare")
     if not scenario.deployment.speculative:
         raise SpecError([scenario.document.problem(("speculation",), "must be given: compare is about speculation")])
     changes, notes = _CHANGES[axis](scenario, values)
@@ -114,12 +117,16 @@ def _alternative(name: str, scenario: Scenario, change: Mapping[str, Any]) -> Al
 
 
 def _row(name: str, scenario: Scenario) -> Alternative:
-    requests, shape = _requests(scenario), scenario.shapes[0]
+    requests = _requests(scenario)
     plain = _served(Server.of(scenario), requests)
-    runs = [(server, _served(server, requests)) for label, server in speculative_servers(scenario, []) if server.shape == shape]
-    if plain.tpot_s is None or any(summary.tpot_s is None for _, summary in runs):
+    tried: dict[Tree, list[tuple[Server, Summary]]] = {}
+    for _, server in speculative_servers(scenario, []):
+        tried.setdefault(server.shape, []).append((server, _served(server, requests)))
+    if plain.tpot_s is None or any(summary.tpot_s is None for runs in tried.values() for _, summary in runs):
         raise SpecError([Problem("", "", "no request of it has a time per token: none fits, or all have one token")])
-    before, times = plain.tpot_s.mean, tuple(summary.tpot_s.mean for _, summary in runs if summary.tpot_s is not None)
+    shape = min(tried, key=lambda each: math.prod(_times(tried[each])))
+    runs = tried[shape]
+    before, times = plain.tpot_s.mean, _times(runs)
     server = runs[-1][0]
     batch = max(round(plain.load.mean_decode_sequences or 1), 1)
     context, law = plain.load.mean_context_tokens or 1.0, server.law
@@ -140,6 +147,10 @@ def _row(name: str, scenario: Scenario) -> Alternative:
         gain=Estimate(math.sqrt(min(gains) * max(gains)), min(gains) / spread, max(gains) * spread),
         memory=memory_taken(scenario, shape.depth),
     )
+
+
+def _times(runs: Sequence[tuple[Server, Summary]]) -> tuple[float, ...]:
+    return tuple(summary.tpot_s.mean for _, summary in runs if summary.tpot_s is not None)
 
 
 def memory_taken(scenario: Scenario, gamma: int) -> MemoryTaken:
@@ -203,20 +214,23 @@ def _methods(scenario: Scenario, values: Sequence[str]) -> tuple[Changes, Iterat
     """The scenario's own method as it is; others with a head built from the target, and acceptance as measured elsewhere."""
     spec = scenario.file.speculation
     assert spec is not None
-    gamma = scenario.shapes[0].depth
+    gammas = tuple(sorted({shape.depth for shape in scenario.shapes}))
     known = [name for name in METHODS if name != "none" and (name in HEAD_FAMILIES or name in MODELLESS_METHODS)]
-    asked = list(values) or [name for name in known if band_for(name, gamma) is not None and _has(scenario, name)]
+    asked = list(values) or [name for name in known if band_for(name, gammas[0]) is not None and _has(scenario, name)]
     for name in asked:
         if name not in METHODS or name == "none":
             raise _unknown("method", name, METHODS[1:])
     changes: Changes = {f"{spec.method} (own)": {}}
     for name in asked:
         if name != spec.method:
-            section = dict.fromkeys(type(spec).model_fields) | {"method": name, "num_speculative_tokens": gamma}
+            section = dict.fromkeys(type(spec).model_fields) | {
+                "method": name,
+                "num_speculative_tokens": gammas if len(gammas) > 1 else gammas[0],
+            }
             changes[name] = {"speculation": section, "acceptance": None, "parallel": {"draft_tensor_parallel_size": None}}
     note = (
-        f"other methods draft γ = {gamma} by a head of the usual shape built from the target, and run at the lowest and the "
-        "highest acceptance measured for their method on any model: ranges, not predictions for this text"
+        f"other methods draft γ = {', '.join(map(str, gammas))} by a head of the usual shape built from the target, and run at "
+        "the lowest and the highest acceptance measured for their method on any model: ranges, not predictions for this text"
     )
     return changes, iter([note] if len(changes) > 1 else [])
 

@@ -13,12 +13,13 @@ from simulator.cost.round import RoundCost
 from simulator.cost.uncertainty import Estimate, UncertainPricer, quantities
 from simulator.draft_tree import Tree
 from simulator.hardware import Quantity
-from simulator.prediction import OperatingPoint, verdict
+from simulator.prediction import MEMORY_UTILIZATION, OperatingPoint, cannot_be_served, verdict
 from simulator.questions.priced_point import PricedPoint, point_of_flags, point_of_scenario
 from simulator.questions.sensitivity import Sensitivity, sensitivity_at
 from simulator.scenario import Scenario
 from simulator.spec import Document
-from simulator.validity import beyond_memory, doubts_at
+from simulator.speculation import drafts_at_once
+from simulator.validity import doubts_at
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 CONTEXTS = (128, 512, 2048, 8192, 32768, 131072)
@@ -94,20 +95,24 @@ def explain(
 
     The mean batch is that of its requests served without speculation. Raises ValueError without speculation.
     """
-    point = point_of_scenario(scenario, gamma, batch, context, tree)
-    return _explain(point, (*scenario.warnings, *([point.remark] if point.remark else [])))
+    point, utilization = point_of_scenario(scenario, gamma, batch, context, tree), scenario.limits.gpu_memory_utilization
+    asked = batch is not None or context is not None
+    warnings = (*scenario.warnings, *([point.remark] if point.remark else []))
+    return _explain(point, warnings, utilization, may_be_too_much=asked)
 
 
 def explain_point(point: OperatingPoint, document: Document) -> Explanation:
     """The same at an operating point from flags. Raises `SpecError` and `prediction.UnsupportedError`."""
-    return _explain(*point_of_flags(point, document))
+    return _explain(*point_of_flags(point, document), MEMORY_UTILIZATION, may_be_too_much=True)
 
 
-def _explain(point: PricedPoint, warnings: tuple[str, ...]) -> Explanation:
+def _explain(point: PricedPoint, warnings: tuple[str, ...], utilization: float, *, may_be_too_much: bool) -> Explanation:
+    """may_be_too_much: the batch and context were said, not simulated, so that the memory may not hold them."""
     pricer, proposals = point.pricer(), point.proposals()
     cost = pricer.base.round(point.gamma, point.batch, point.context, proposals)
     log_std, tau = point.log_std(pricer), point.mean_acceptance_length()
     speedup = None if tau is None else Estimate.lognormal(tau / cost.r, log_std)
+    unserved = cannot_be_served(point.deployment, point.batch, point.context, utilization) if may_be_too_much else ""
     return Explanation(
         deployment=point.deployment,
         num_speculative_tokens=point.gamma,
@@ -117,18 +122,18 @@ def _explain(point: PricedPoint, warnings: tuple[str, ...]) -> Explanation:
         r=Estimate.lognormal(cost.r, log_std),
         mean_acceptance_length=tau,
         speedup=speedup,
-        verdict="" if speedup is None else verdict(speedup.low, speedup.high),
+        verdict="" if speedup is None or unserved else verdict(speedup.low, speedup.high),
         break_even_acceptance_rate=(
             None if point.deployment.tree else pricer.base.break_even_rate(point.gamma, point.batch, point.context, proposals)
         ),
         textbook_speedup=None if tau is None else theory.textbook_speedup(tau, point.gamma, cost.cost_coefficient),
         rows=tuple(_rows(cost)),
         doubts=tuple(_doubts(pricer, point, proposals)),
-        flips=tuple(_flips(point)),
+        flips=tuple(_flips(point, utilization)),
         sensitivity=sensitivity_at(point),
         warnings=(
             *warnings,
-            *beyond_memory(point.deployment, point.batch, point.context, point.memory_utilization),
+            *([unserved] if unserved else []),
             *doubts_at(point.deployment, point.shape, point.batch, point.context, tau),
         ),
     )
@@ -157,17 +162,26 @@ def _doubts(pricer: UncertainPricer, point: PricedPoint, proposals: float) -> li
     return sorted(found, key=lambda doubt: -abs(doubt.moves_r))[:8]
 
 
-def _flips(point: PricedPoint) -> Iterator[Flip]:
-    """Changes of one thing at a time after which the speedup is on the other side of 1; the nearest of each kind."""
+def _flips(point: PricedPoint, utilization: float) -> Iterator[Flip]:
+    """Changes of one thing at a time after which the speedup is on the other side of 1; the nearest of each kind that can be."""
     base = point.speedup()
     if base is None:
         return
     for kind in (_other_batches, _other_contexts, _other_gammas, _other_engines):
         for change, changed in kind(point):
-            speedup = changed.speedup()
+            speedup = changed.speedup() if _can_be(changed, utilization) else None
             if speedup is not None and (speedup > 1) != (base > 1):
                 yield Flip(change, speedup)
                 break
+
+
+def _can_be(point: PricedPoint, utilization: float) -> bool:
+    """Whether the models know so many positions and drafts, and the devices hold so many tokens."""
+    target, drafter = point.deployment.target, point.deployment.drafter
+    limit = None if drafter is None else drafts_at_once(drafter)[0]
+    if point.context > (target.max_position_embeddings or math.inf) or point.gamma > (limit or math.inf):
+        return False
+    return not cannot_be_served(point.deployment, point.batch, point.context, utilization)
 
 
 def _nearest(values: tuple[int, ...], own: float) -> list[int]:

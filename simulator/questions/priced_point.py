@@ -14,7 +14,7 @@ from simulator.cost.deployment import Deployment
 from simulator.cost.round import RoundCost
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_tree import Tree
-from simulator.prediction import MEMORY_UTILIZATION, OperatingPoint, resolve
+from simulator.prediction import OperatingPoint, resolve
 from simulator.questions.break_even import own_context
 from simulator.scenario import Scenario
 from simulator.simulation import Server, drafted_at, plain_load
@@ -24,8 +24,7 @@ from simulator.spec import Document
 @dataclass(frozen=True)
 class PricedPoint:
     """Where a question is asked. law_at: None where acceptance is open. extra_std: doubt of ln R from what was assumed.
-    acceptance_factor: on every conditional acceptance rate, up to 1. remark: what a policy has to do with γ.
-    memory_utilization: share of the devices' memory that weights and KV cache may take."""
+    acceptance_factor: on every conditional acceptance rate, up to 1. remark: what a policy has to do with γ."""
 
     deployment: Deployment
     gamma: int
@@ -35,7 +34,6 @@ class PricedPoint:
     extra_std: float = 0.0
     acceptance_factor: float = 1.0
     remark: str = ""
-    memory_utilization: float = MEMORY_UTILIZATION
 
     @property
     def shape(self) -> Tree:
@@ -98,6 +96,8 @@ def point_of_scenario(
     if batch is None:
         replicas = scenario.deployment.independent_replicas
         batch = max(round(replicas * (plain_load(scenario).mean_decode_sequences or 1)), 1)
+        # A mean over steps, of which an idle replica makes none: users in a closed loop are all there can be.
+        batch = min(batch, scenario.file.workload.arrivals.users or batch)
 
     def law_at(tokens: int) -> AcceptanceLaw | None:
         resolved = scenario.acceptance(tokens, None if shape.is_chain else shape)
@@ -109,10 +109,7 @@ def point_of_scenario(
     elif (law := law_at(shape.steps)) is not None:
         drafted, remark = drafted_at(Server(scenario, scenario.deployed(shape), shape, law, policy=policy), batch)
         shape = shape if not remark else Tree.chain(drafted)
-    return PricedPoint(
-        scenario.deployed(shape), shape.depth, batch, context or own_context(scenario), law_at, remark=remark,
-        memory_utilization=scenario.limits.gpu_memory_utilization,
-    )  # fmt: skip
+    return PricedPoint(scenario.deployed(shape), shape.depth, batch, context or own_context(scenario), law_at, remark=remark)
 
 
 def point_of_flags(point: OperatingPoint, document: Document) -> tuple[PricedPoint, tuple[str, ...]]:

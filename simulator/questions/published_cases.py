@@ -35,7 +35,7 @@ class PublishedCase:
 
     @property
     def document(self) -> Document:
-        return Document("", self.point.model_dump(exclude_none=True))
+        return Document(f"{FOLDER}/cases.csv", self.point.model_dump(exclude_none=True))
 
 
 @cache

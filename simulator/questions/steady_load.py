@@ -11,6 +11,7 @@ from simulator.workload import requests_of
 def steady_batch(scenario: Scenario) -> int:
     """Mean sequences that decode on the whole deployment without speculation, at least 1: the batch at which as many requests
     finish as arrive, or in a closed loop at which all users are somewhere. The largest where more arrive than can be served."""
+    scenario.require_one_kind("the steady batch of sweep")
     server = Server.of(scenario)
     replicas = server.deployment.independent_replicas
     requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)

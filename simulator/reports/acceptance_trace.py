@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from simulator.acceptance import Confidence, TraceSummary
+from simulator.acceptance import Confidence, LengthAt, TraceSummary
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 _READ_AT = 4
+NOTHING = "–"
 
 
 def trace_sentence(summary: TraceSummary) -> str:
@@ -17,10 +18,16 @@ def trace_sentence(summary: TraceSummary) -> str:
     at = min(summary.lengths, key=lambda each: abs(each.num_speculative_tokens - _READ_AT))
     proposals = "" if summary.proposal_share == 1 else f", a proposal in {100 * summary.proposal_share:.0f} % of the rounds"
     return (
-        f"α = {summary.acceptance_rate:.3f} over {summary.tokens} tokens of {summary.prompts} prompts{proposals};"
+        f"α = {summary.acceptance_rate:.3f} over {summary.tokens} tokens of {summary.prompts} prompt"
+        f"{'s' * (summary.prompts > 1)}{proposals};"
         f" τ = {at.mean_acceptance_length:.2f} at γ = {at.num_speculative_tokens}"
-        f" (80 % interval over prompts {at.low:.2f} to {at.high:.2f})."
+        f" ({_bounds(at, 2, '80 % interval over prompts ') or 'one prompt says nothing of others'})."
     )
+
+
+def _bounds(at: LengthAt, digits: int, before: str = "") -> str:
+    """The interval, "" where there is none."""
+    return "" if at.low is None or at.high is None else f"{before}{at.low:.{digits}f} to {at.high:.{digits}f}"
 
 
 def trace_tables(summary: TraceSummary) -> Iterator[Table]:
@@ -32,7 +39,7 @@ def trace_tables(summary: TraceSummary) -> Iterator[Table]:
             (
                 str(at.num_speculative_tokens),
                 f"{at.mean_acceptance_length:.3f}",
-                f"{at.low:.3f} to {at.high:.3f}",
+                _bounds(at, 3) or NOTHING,
                 f"{at.draft_acceptance_rate:.3f}",
             )
             for at in summary.lengths
@@ -53,7 +60,7 @@ def trace_tables(summary: TraceSummary) -> Iterator[Table]:
             "By kind of text",
             ("category", "τ", "80 % interval", "γ"),
             [
-                (name, f"{at.mean_acceptance_length:.3f}", f"{at.low:.3f} to {at.high:.3f}", str(at.num_speculative_tokens))
+                (name, f"{at.mean_acceptance_length:.3f}", _bounds(at, 3) or NOTHING, str(at.num_speculative_tokens))
                 for name, at in summary.by_category.items()
             ],
         )
@@ -80,8 +87,9 @@ def _differences(summary: TraceSummary) -> list[tuple[str, ...]]:
 def _confidence_rows(confidence: Confidence | None) -> list[tuple[str, ...]]:
     if confidence is None:
         return []
-    means = f"{confidence.mean:.3f}, {confidence.where_accepted:.3f}, {confidence.where_rejected:.3f}"
-    return [("the draft's confidence: mean, accepted, rejected", means)]
+    means = (confidence.mean, confidence.where_accepted, confidence.where_rejected)
+    text = ", ".join(NOTHING if mean is None else f"{mean:.3f}" for mean in means)
+    return [("the draft's confidence: mean, accepted, rejected", text)]
 
 
 def _confidence_table(confidence: Confidence) -> Table:

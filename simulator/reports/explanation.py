@@ -16,9 +16,13 @@ def explanation_sentences(answer: Explanation) -> list[str]:
     at = f"at batch {answer.batch} and context {answer.context_tokens:,.0f} tokens, {answer.shape.name}"
     r = f"a round costs R = {significant(answer.r.value)} plain steps ({interval(answer.r)})"
     if answer.speedup is None or answer.mean_acceptance_length is None:
-        first = f"{r[0].upper()}{r[1:]} {at}: speculation wins where τ is above it."
+        most = answer.shape.depth + 1
+        wins = "wins where τ is above it" if answer.r.value <= most else f"cannot win: a round yields at most τ = {most}"
+        first = f"{r[0].upper()}{r[1:]} {at}: speculation {wins}."
     else:
-        said = {"win": "Speculation wins", "lose": "Speculation loses"}.get(answer.verdict, "Too close to call")
+        said = {"win": "Speculation wins", "lose": "Speculation loses", "close": "Too close to call"}.get(
+            answer.verdict, "Cannot be served so; if it could"
+        )
         first = (
             f"{said} {at}: {r} and yields τ = {significant(answer.mean_acceptance_length)} tokens, "
             f"decode speedup {times(answer.speedup.value)} ({interval(answer.speedup)})."

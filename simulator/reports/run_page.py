@@ -99,13 +99,11 @@ def _moved(moved: Sensitivity | None) -> Iterator[Block]:
 def _asked(result: SimulationResult) -> str:
     scenario = result.scenario
     deployment, workload = scenario.deployment, scenario.file.workload
-    count = deployment.devices
-    devices = f"{count} × " if count > 1 else ""
     lengths = f"lengths of {workload.requests.trace}" if workload.requests else "lengths stated in the scenario"
     drafts = f" and {speculation_name(scenario)}" if deployment.speculative else ""
     return (
         f"{len(result.requests):,} requests ({workload.arrivals.process} arrivals, {lengths}) for "
-        f"{short_name(deployment.target.name)}{drafts} on {devices}{deployment.hardware.name} under {deployment.engine.name}. "
+        f"{short_name(deployment.target.name)}{drafts} on {scenario.devices} under {deployment.engine.name}. "
         + "".join(f"{sentence} " for sentence in _in_common(scenario))
         + "Every variant serves the same requests with the same randomness."
     )

@@ -215,6 +215,8 @@ def settings(scenario: Scenario) -> dict[str, Any]:
         "kv_cache": deployment.kv_cache,
         "tensor_parallel_size": deployment.tensor_parallel_size,
         **asdict(deployment.parallelism),
+        "router": scenario.file.parallel.router or "round_robin",
+        "further_replicas": [{"hardware": hardware.name, "count": count} for hardware, count in scenario.further_hardware],
         "method": deployment.method,
         "drafter": None if deployment.drafter is None else deployment.drafter.name,
         "drafter_weights": None if deployment.drafter is None else deployment.drafter_weights,

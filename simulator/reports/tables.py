@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from simulator.cost.uncertainty import Estimate
@@ -91,16 +92,18 @@ def prediction_sentence(answer: Prediction) -> str:
     bounds = interval(Estimate(answer.speedup, answer.speedup_low, answer.speedup_high))
     shown = f"speedup {times(answer.speedup)} (80 % interval {bounds})"
     if not answer.verdict:
-        return f"No server holds this point; if one did: {shown}, and speculation would win {_from(answer)}."
+        return f"It cannot be served so; if it could: {shown}; speculation wins {_from(answer)}."
     if answer.verdict == "close":
         return f"Too close to call: {shown}; speculation wins {_from(answer)}."
     return f"Speculation {'wins' if answer.verdict == 'win' else 'loses'}: {shown}; it wins {_from(answer)}."
 
 
 def _from(answer: Prediction) -> str:
-    rate = answer.break_even_acceptance_rate
-    even = significant(answer.break_even_acceptance_length or 0.0)
-    return f"at no acceptance: it would take τ = {even}" if rate is None else f"from τ = {even} tokens per round, α* = {rate:.2f}"
+    rate, length = answer.break_even_acceptance_rate, answer.break_even_acceptance_length or 0.0
+    if length > (answer.largest_acceptance_length or math.inf):
+        return f"at no acceptance: it would take τ = {significant(length)}"
+    at = "" if rate is None else f", α* = {rate:.2f}"
+    return f"from τ = {significant(length)} tokens per round{at}"
 
 
 def prediction_rows(answer: Prediction) -> list[list[str]]:

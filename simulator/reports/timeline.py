@@ -1,15 +1,19 @@
 """A run to look at: the Trace Event Format (JSON) that Perfetto and chrome://tracing open.
 
-One process for each variant. Its track of steps shows what the engine did and for how long, its counters the load, and each
-request has a track of its own: queued, prompt, answer. Times are microseconds of simulated time.
+One process for each variant, or for each of its replicas. Its track of steps shows what the engine did and for how long, its
+counters the load, and each request has a track of its own: queued, prompt, answer. Times are microseconds of simulated time.
 Source: "Trace Event Format", the Chromium project; ph X complete, b/e nestable async, C counter, M metadata, i instant.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice, repeat
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simulator.serving import RequestRecord, StepRecord
 from simulator.simulation import SimulationResult, Variant
@@ -23,7 +27,11 @@ Event = dict[str, Any]
 def timeline(result: SimulationResult) -> str:
     """The plain run and every speculative one as one JSON document."""
     variants = (result.plain, *(comparison.variant for comparison in result.comparisons))
-    events = [event for number, variant in enumerate(variants, 1) for event in variant_events(variant, number)]
+    events: list[Event] = []
+    processes = 1
+    for variant in variants:
+        events += variant_events(variant, processes)
+        processes += variant.result.replicas
     cut = [variant.label for variant in variants if len(variant.result.steps) > MOST_STEPS]
     about = {"scenario": result.scenario.name, "shown_steps_at_most": MOST_STEPS, "cut_short": cut}
     head = json.dumps({"displayTimeUnit": "ms", "otherData": about}, ensure_ascii=False)
@@ -32,22 +40,28 @@ def timeline(result: SimulationResult) -> str:
 
 
 def variant_events(variant: Variant, process: int) -> Iterator[Event]:
-    """All events of one run; `process` tells the runs of a timeline apart."""
-    yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": variant.label}}
-    yield {"ph": "M", "pid": process, "tid": STEPS_TRACK, "name": "thread_name", "args": {"name": "engine steps"}}
-    end_s, shown = 0.0, dict[str, Event]()
-    for count, step in enumerate(variant.result.steps):
-        if count == MOST_STEPS:
-            break
-        end_s = step.start_s + step.seconds
-        yield _step_event(step, process)
+    """All events of one run; its replicas are processes from `process` on."""
+    run = variant.result
+    for replica in range(run.replicas):
+        name = variant.label if run.replicas == 1 else f"{variant.label}, replica {replica + 1} of {run.replicas}"
+        yield {"ph": "M", "pid": process + replica, "name": "process_name", "args": {"name": name}}
+        yield {"ph": "M", "pid": process + replica, "tid": STEPS_TRACK, "name": "thread_name", "args": {"name": "engine steps"}}
+    end_s, shown = 0.0, dict[tuple[int, str], Event]()
+    for step, own in islice(zip(run.steps, _processes(run.replica_of_step, process), strict=False), MOST_STEPS):
+        end_s = max(end_s, step.start_s + step.seconds)
+        yield _step_event(step, own)
         for name, values in _load(step).items():
-            if shown.get(name) != values:
-                shown[name] = values
-                yield {"ph": "C", "pid": process, "name": name, "ts": 1e6 * step.start_s, "args": values}
-    for record in variant.result.records:
+            if shown.get((own, name)) != values:
+                shown[own, name] = values
+                yield {"ph": "C", "pid": own, "name": name, "ts": 1e6 * step.start_s, "args": values}
+    for record, own in zip(run.records, _processes(run.replica_of_request, process), strict=False):
         if record.arrival_s <= end_s:
-            yield from _request_events(record, process)
+            yield from _request_events(record, own)
+
+
+def _processes(replicas: NDArray[np.int32] | None, process: int) -> Iterable[int]:
+    """The process of each step or request."""
+    return repeat(process) if replicas is None else (process + replicas).tolist()
 
 
 def _step_event(step: StepRecord, process: int) -> Event:

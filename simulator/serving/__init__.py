@@ -1,7 +1,7 @@
 """One engine serving requests in simulated time. Read `replica` (the loop), then `scheduler` (what a step runs).
 
-`record` holds what happened, `metrics` what it means, `replicas` joins several runs, `kv_cache` counts blocks, `arrivals`
-releases requests.
+`record` holds what happened, `metrics` what it means, `kv_cache` counts blocks, `arrivals` releases requests; `replicas` puts
+several engines on one clock, `router` sends each request to one of them.
 """
 
 from simulator.serving.metrics import (
@@ -16,7 +16,8 @@ from simulator.serving.metrics import (
 )
 from simulator.serving.record import EngineStatistics, RequestRecord, RequestRecords, ServingResult, StepRecord, StepRecords
 from simulator.serving.replica import StepCost, StepPricer
-from simulator.serving.replicas import serve_in_turn
+from simulator.serving.replicas import Engine, serve_on_replicas
+from simulator.serving.router import RouterName
 from simulator.serving.scheduler import AcceptancePath, BatchingRules, no_lookahead, one_slot_per_draft
 from simulator.serving.serve import serve
 
@@ -25,11 +26,13 @@ __all__ = [
     "AcceptancePath",
     "BatchingRules",
     "Distribution",
+    "Engine",
     "EngineStatistics",
     "Load",
     "PairedRatio",
     "RequestRecord",
     "RequestRecords",
+    "RouterName",
     "ServingResult",
     "StepCost",
     "StepPricer",
@@ -40,7 +43,7 @@ __all__ = [
     "one_slot_per_draft",
     "paired_ratio",
     "serve",
-    "serve_in_turn",
+    "serve_on_replicas",
     "summarise",
     "unmet_limits",
 ]

@@ -33,6 +33,7 @@ import simpy
 
 from simulator.serving.arrivals import delay_until
 from simulator.serving.booking import BLOCKS, CONTEXT, JUMPS, Booking, BookingScheduler
+from simulator.serving.instant import Instant
 from simulator.serving.policies import DraftPolicy
 from simulator.serving.record import EngineStatistics, RequestRecords, StepRecords
 from simulator.serving.replica import PricedStep, Replica, StepCost, StepPricer, accept, request_row, step_record, told
@@ -84,8 +85,9 @@ class BookedReplica(Replica):
         pricer: StepPricer,
         paths: Callable[[Request], AcceptancePath],
         num_speculative_tokens: Callable[[int], int],
+        instant: Instant | None = None,
     ):
-        super().__init__(env, rules, pricer, paths, num_speculative_tokens)
+        super().__init__(env, rules, pricer, paths, num_speculative_tokens, instant)
         has_sums = getattr(pricer, "sums_suffice", True)
         self._alike: Callable[[int, int], AlikeRounds | None] | None = getattr(pricer, "alike", None) if has_sums else None
         self.scheduler = BookingScheduler(rules, num_speculative_tokens, getattr(pricer, "window", None))
@@ -103,6 +105,26 @@ class BookedReplica(Replica):
 
     def statistics(self) -> EngineStatistics:
         return EngineStatistics(self._wakes, len(self._log), self._plain_steps, self._priced_singly)
+
+    # ------------------------------------------------------------------------------------------------------------- load
+
+    @property
+    def used_blocks(self) -> int:
+        return self.scheduler.kv.used_blocks + self._more_blocks()
+
+    def cached_tokens(self, request: Request) -> int:
+        """What has given way to the blocks of rounds that are over is not there any more."""
+        kv = self.scheduler.kv
+        if kv.prefixes is not None:
+            kv.prefixes.trim(kv.free_blocks - self._more_blocks())
+        return super().cached_tokens(request)
+
+    def _more_blocks(self) -> int:
+        """Blocks that the round in progress holds beyond those of the first of its span, which the pool counts."""
+        if self._span is None or self._rounds == 1:
+            return 0
+        blocks = self.scheduler.timeline.coming(BLOCKS, self._rounds)
+        return int(blocks[bisect_left(self._span.end_s, self.env.now, 0, self._rounds - 1)] - blocks[0])
 
     # ------------------------------------------------------------------------------------------------------------ clock
 
@@ -136,6 +158,14 @@ class BookedReplica(Replica):
                 self._wake_at(end_s)
                 return
             self._carry_out(self._span, self._rounds)
+        if self.instant is None or self.instant.nothing_follows:
+            self._begin()
+        else:
+            self._alarm = self.instant.steps_begin()
+            self._alarm.callbacks.append(self._begin)
+
+    def _begin(self, _: simpy.Event | None = None) -> None:
+        """Plans and prices what comes next."""
         self._wakes += 1
         plan = self._plan()
         if plan is None:

@@ -14,23 +14,25 @@ import simpy
 from simulator.serving.arrivals import Arrival, delay_until
 from simulator.serving.scheduler import SequenceState
 
+GiveUp = Callable[[SequenceState], None]
+
 
 class Patience:
-    """Calls `give_up` with each sequence that is still here `time_out_s` after its arrival. One event at a time waits.
+    """Gives up each sequence that is still here `time_out_s` after its arrival. One event at a time waits.
 
     Raises ValueError unless the time is positive.
     """
 
-    def __init__(self, env: simpy.Environment, time_out_s: float, give_up: Callable[[SequenceState], None]):
+    def __init__(self, env: simpy.Environment, time_out_s: float):
         if not time_out_s > 0:
             raise ValueError(f"time_out_s must be above 0 (got {time_out_s})")
-        self.env, self.time_out_s, self.give_up = env, time_out_s, give_up
-        self._here: deque[tuple[float, SequenceState]] = deque()  # in order of arrival, and so of giving up
+        self.env, self.time_out_s = env, time_out_s
+        self._here: deque[tuple[float, SequenceState, GiveUp]] = deque()  # in order of arrival, and so of giving up
         self._waits = False
 
-    def arrived(self, sequence: SequenceState) -> None:
-        """A client begins to wait."""
-        self._here.append((self.env.now + self.time_out_s, sequence))
+    def arrived(self, give_up: GiveUp, sequence: SequenceState) -> None:
+        """A client begins to wait; `give_up` is called with the sequence if it waits too long."""
+        self._here.append((self.env.now + self.time_out_s, sequence, give_up))
         if not self._waits:
             self._wait()
 
@@ -43,7 +45,7 @@ class Patience:
 
     def _look(self) -> None:
         while self._here and self._here[0][0] <= self.env.now:
-            _, sequence = self._here.popleft()
+            _, sequence, give_up = self._here.popleft()
             if not sequence.ended:
-                self.give_up(sequence)
+                give_up(sequence)
         self._wait()

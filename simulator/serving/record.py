@@ -326,14 +326,14 @@ class StepRecord(NamedTuple):
     used_blocks: int
 
 
-_TYPES: dict[str, Any] = {"start_s": np.float64, "seconds": np.float64, "context_tokens": np.int64, "prefill_tokens": np.int64}
+_TYPES: dict[str, Any] = {"start_s": np.float64, "seconds": np.float64, "context_tokens": np.int64}
 
 
 class Values(NamedTuple):
     """A number of each of many steps: every step's; with `counts` that of every span of so many; with `place` numbers[place]."""
 
     numbers: NDArray[Any]
-    counts: NDArray[np.int64] | None = None
+    counts: NDArray[np.int32] | None = None
     place: NDArray[np.int32] | None = None
 
     def of_steps(self) -> NDArray[Any]:
@@ -345,7 +345,7 @@ class Values(NamedTuple):
         """The same in little memory."""
         numbers = self.numbers.astype(dtype, copy=False)
         if self.counts is not None and self.place is None and (numbers == numbers[0]).all():
-            return Values(numbers[:1].copy(), np.array([steps]))
+            return Values(numbers[:1].copy(), np.array([steps], dtype=np.int32))
         return self._replace(numbers=numbers)
 
 
@@ -465,7 +465,7 @@ def added_up(terms: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 def _none_in(steps: int) -> Values:
     """A column of so many steps that have no such term."""
-    return Values(np.zeros(1), np.array([steps]))
+    return Values(np.zeros(1), np.array([steps], dtype=np.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,10 +494,12 @@ class EngineStatistics:
 @dataclass(frozen=True, slots=True)
 class ServingResult:
     """A whole run: every request by id, every step in time, the busy time by cost term, of all replicas together, and how it was
-    computed."""
+    computed. `replica_of_request` and `replica_of_step`: which replica, by record and by step; None where there is one."""
 
     records: RequestRecords
     steps: StepRecords
     term_seconds: dict[str, float]
     statistics: EngineStatistics = EngineStatistics()
     replicas: int = 1
+    replica_of_request: NDArray[np.int32] | None = None
+    replica_of_step: NDArray[np.int32] | None = None

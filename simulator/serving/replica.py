@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import simpy
 
+from simulator.serving.instant import Instant
 from simulator.serving.policies import DraftPolicy
 from simulator.serving.record import EngineStatistics, RequestRecord, RequestRecords, RequestRow, StepRecord, StepRecords
 from simulator.serving.scheduler import AcceptancePath, BatchingRules, Scheduler, SequenceState, StepPlan
@@ -46,7 +47,8 @@ class PricedStep(NamedTuple):
 class Replica:
     """One engine in simulated time, with what it has done so far.
 
-    `request_done` is called with its id as each request finishes, or its client gives it up; `arrived` with each that is queued.
+    `request_done` is called with its id as each request finishes; `arrived` with each that is queued. `instant`: the order of
+    what happens at one time, where that matters to other replicas.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class Replica:
         pricer: StepPricer,
         paths: Callable[[Request], AcceptancePath],
         num_speculative_tokens: Callable[[int], int],
+        instant: Instant | None = None,
     ):
+        self.instant = instant
         self.env, self.rules, self.pricer, self.paths = env, rules, pricer, paths
         self.scheduler = Scheduler(rules, num_speculative_tokens)
         self.records = RequestRecords()
@@ -81,6 +85,22 @@ class Replica:
         """How many events the run took."""
         return EngineStatistics(len(self._steps), len(self._steps), len(self._steps))
 
+    @property
+    def outstanding(self) -> int:
+        """Requests that wait or run, without those that were given up."""
+        scheduler = self.scheduler
+        gone = sum(not sequence.ended for sequence in scheduler.cancelled)
+        return len(scheduler.running) + len(scheduler.waiting) - gone
+
+    @property
+    def used_blocks(self) -> int:
+        """KV blocks that sequences hold now."""
+        return self.scheduler.kv.used_blocks
+
+    def cached_tokens(self, request: Request) -> int:
+        """Tokens of a prompt that the prefix cache holds now."""
+        return self.scheduler.cached_tokens(request)
+
     def submit(self, request: Request) -> bool:
         """Queues a request that arrives now; False if it can never be served, which is recorded."""
         prompt, output, now_s = request.prompt_tokens, request.output_tokens, self.env.now
@@ -99,7 +119,6 @@ class Replica:
         sequence.cancelled_s = self.env.now
         self.scheduler.cancelled.append(sequence)
         self._look_up()
-        self.request_done(sequence.request_id)
 
     def _look_up(self) -> None:
         """A request has joined the queue, or is given up."""
@@ -109,6 +128,8 @@ class Replica:
     def _serve(self) -> Generator[simpy.Event, None, None]:
         """The engine's loop: a step after another while there is work. It ends with the simulation."""
         while True:
+            if self.instant is not None and not self.instant.nothing_follows:
+                yield self.instant.steps_begin()
             plan = self._plan()
             if plan is None:
                 self._arrival = self.env.event()

@@ -1,52 +1,131 @@
-"""Independent replicas: requests are dealt to them in turn, as a round-robin router does, and each serves its own.
+"""Several replicas on one clock behind a router; a lone one is the common case, and needs none.
 
-All turns of a session go to one replica, which has its prefix.
+Under `round_robin` replicas have nothing in common but the clock: requests are dealt in turn beforehand, and the users of a
+closed loop belong to one replica each, evenly. The other routers choose as each request arrives, whoever sends it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
 
+import numpy as np
+import simpy
+
+from simulator.serving.arrivals import ClosedLoop, OpenLoop, Submit
+from simulator.serving.booked_replica import BookedReplica
+from simulator.serving.instant import Instant
+from simulator.serving.patience import Patience
 from simulator.serving.record import EngineStatistics, RequestRecords, ServingResult, StepRecords
+from simulator.serving.replica import Replica, StepPricer
+from simulator.serving.router import CHOICES, RouterName, in_turn
+from simulator.serving.scheduler import AcceptancePath, BatchingRules, SequenceState
 from simulator.workload import Request
 
 
-def serve_in_turn(
-    requests: Sequence[Request], replicas: int, users: int | None, serve: Callable[[Sequence[Request], int | None], ServingResult]
+class Engine(NamedTuple):
+    """What one replica is. `num_speculative_tokens(running)`: drafts wanted per sequence at this number of running sequences; a
+    policy that remembers belongs to one replica."""
+
+    rules: BatchingRules
+    pricer: StepPricer
+    num_speculative_tokens: Callable[[int], int]
+
+
+def serve_on_replicas(
+    requests: Iterable[Request],
+    engines: Sequence[Engine],
+    paths: Callable[[Request], AcceptancePath],
+    *,
+    router: RouterName = "round_robin",
+    users: int | None = None,
+    think_time_s: float = 0.0,
+    time_out_s: float | None = None,
+    readable: bool = False,
 ) -> ServingResult:
-    """What `replicas` replicas did together. `serve(requests, users)` runs one of them.
-
-    The users of a closed loop are spread evenly; a replica without any stays empty.
-    """
-    if replicas == 1:
-        return serve(requests, users)
-    active = replicas if users is None else min(replicas, users)
-    results = []
-    dealt = deal(requests, active)
-    for index in range(active):
-        theirs = None if users is None else users // active + (index < users % active)
-        results.append(serve(dealt[index], theirs))
-    return together(results, replicas)
+    """As `serve`, on a replica for each of `engines`, to which `router` sends the requests."""
+    requests = tuple(requests)
+    if len({request.request_id for request in requests}) < len(requests):
+        raise ValueError("request ids must differ")
+    fleet = _Fleet(engines, paths, router, time_out_s, readable)
+    fleet.expect(requests, users, think_time_s)
+    fleet.env.run()
+    return _together(fleet.replicas, len(requests))
 
 
-def deal(requests: Sequence[Request], replicas: int) -> list[list[Request]]:
-    """The requests of each replica: sessions in turn, and a request that belongs to none is one."""
-    dealt: list[list[Request]] = [[] for _ in range(replicas)]
-    replica_of: dict[int, int] = {}
-    begun = 0
-    for request in requests:
-        if request.follows not in replica_of:
-            replica_of[request.request_id] = begun % replicas
-            begun += 1
-        else:
-            replica_of[request.request_id] = replica_of[request.follows]
-        dealt[replica_of[request.request_id]].append(request)
-    return dealt
+class _Fleet:
+    """Replicas and the loops that send them requests."""
+
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        paths: Callable[[Request], AcceptancePath],
+        router: RouterName,
+        time_out_s: float | None,
+        readable: bool,
+    ):
+        # A lone replica leaves nothing to choose.
+        self.choose = None if len(engines) == 1 or router == "round_robin" else CHOICES[router]
+        self.env = env = simpy.Environment(initial_time=0.0)
+        kind = Replica if readable else BookedReplica
+        instant = None if self.choose is None else Instant(env, self._answered)
+        self.replicas = [
+            kind(env, engine.rules, engine.pricer, paths, engine.num_speculative_tokens, instant) for engine in engines
+        ]
+        self._loop_of: list[OpenLoop | ClosedLoop] = []  # by replica
+        for index, replica in enumerate(self.replicas):
+            replica.request_done = partial(self._answered if instant is None else instant.over, index)
+        if time_out_s is not None:
+            patience = Patience(env, time_out_s)
+            for index, replica in enumerate(self.replicas):
+                replica.arrived = partial(patience.arrived, partial(self._given_up, index))
+
+    def expect(self, requests: Sequence[Request], users: int | None, think_time_s: float) -> None:
+        """Lets the requests come."""
+        replicas, choose = self.replicas, self.choose
+
+        def loop(theirs: Sequence[Request], submit: Submit, theirs_users: int | None) -> OpenLoop | ClosedLoop:
+            if theirs_users is None:
+                return OpenLoop(self.env, theirs, submit)
+            return ClosedLoop(self.env, theirs, submit, theirs_users, think_time_s)
+
+        if choose is not None:
+            self._loop_of = [loop(requests, lambda request: replicas[choose(replicas, request)].submit(request), users)] * len(
+                replicas
+            )
+            return
+        active = len(replicas) if users is None else max(min(len(replicas), users), 1)
+        dealt = [requests] if active == 1 else in_turn(requests, active)
+        for index, theirs in enumerate(dealt):
+            share = None if users is None else users // active + (index < users % active)
+            self._loop_of.append(loop(theirs, replicas[index].submit, share))
+
+    def _answered(self, replica: int, request_id: int) -> None:
+        self._loop_of[replica].request_done(request_id)
+
+    def _given_up(self, replica: int, sequence: SequenceState) -> None:
+        self.replicas[replica].give_up(sequence)
+        self._answered(replica, sequence.request_id)
 
 
-def together(results: Sequence[ServingResult], replicas: int) -> ServingResult:
+def _together(replicas: Sequence[Replica], requests: int) -> ServingResult:
     """All records by request, all steps by start."""
-    records = RequestRecords.joined([result.records for result in results]).sorted_by_id()
-    steps = StepRecords.joined([result.steps for result in results])
-    statistics = sum((result.statistics for result in results), EngineStatistics())
-    return ServingResult(records, steps, steps.term_seconds(), statistics, replicas)
+    ended = sum(len(replica.records) for replica in replicas)
+    held_blocks = sum(replica.scheduler.kv.used_blocks for replica in replicas)
+    if ended != requests or held_blocks:
+        raise RuntimeError(f"work was lost: {ended} of {requests} requests ended, {held_blocks} blocks held")
+    if len(replicas) == 1:
+        lone, steps = replicas[0], replicas[0].steps
+        return ServingResult(lone.records.sorted_by_id(), steps, steps.term_seconds(), lone.statistics())
+    records = RequestRecords.joined([replica.records for replica in replicas])
+    parts = [replica.steps for replica in replicas]
+    steps = StepRecords.joined(parts)
+    numbers = np.arange(len(replicas), dtype=np.int32)
+    by_id = np.argsort(records.column("request_id"), kind="stable")
+    by_start = np.argsort(np.concatenate([part.column("start_s") for part in parts]), kind="stable")
+    return ServingResult(
+        records.take(by_id), steps, steps.term_seconds(), sum((each.statistics() for each in replicas), EngineStatistics()),
+        len(replicas), np.repeat(numbers, [len(each.records) for each in replicas])[by_id],
+        np.repeat(numbers, [len(part) for part in parts])[by_start],
+    )  # fmt: skip

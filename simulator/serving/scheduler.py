@@ -225,10 +225,18 @@ class Scheduler:
 
     def submit(self, request: Request, now_s: float, path: AcceptancePath) -> SequenceState:
         """Queues a request that arrives now."""
-        runs = block_runs(request.content, self.rules.block_tokens) if self.rules.prefix_caching and request.content else ()
-        sequence = SequenceState(request, now_s, path, self.rules.max_model_len, runs)
+        sequence = SequenceState(request, now_s, path, self.rules.max_model_len, self._runs(request))
         self.waiting.append(sequence)
         return sequence
+
+    def _runs(self, request: Request) -> tuple[Run, ...]:
+        """The text of a request by blocks, where prefixes are cached."""
+        return block_runs(request.content, self.rules.block_tokens) if self.rules.prefix_caching and request.content else ()
+
+    def cached_tokens(self, request: Request) -> int:
+        """Tokens of a prompt that the prefix cache holds."""
+        most_blocks = (request.prompt_tokens - 1) // self.rules.block_tokens
+        return self.kv.find(self._runs(request), most_blocks).blocks * self.rules.block_tokens
 
     def plan(self) -> StepPlan | None:
         """The next step, its KV blocks reserved; None if no request is here. Raises RuntimeError if it could do nothing."""

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import simpy
-
-from simulator.serving.arrivals import ClosedLoop, OpenLoop
-from simulator.serving.booked_replica import BookedReplica
-from simulator.serving.patience import Patience
 from simulator.serving.record import ServingResult
-from simulator.serving.replica import Replica, StepPricer
+from simulator.serving.replica import StepPricer
+from simulator.serving.replicas import Engine, serve_on_replicas
 from simulator.serving.scheduler import AcceptancePath, BatchingRules
 from simulator.workload import Request
 
@@ -36,22 +32,7 @@ def serve(
     Raises ValueError for equal ids, a request without tokens, a negative think time, no users, no time before giving up, a step
     priced at no time, or a path that accepts more than was drafted.
     """
-    requests = tuple(requests)
-    if len({request.request_id for request in requests}) < len(requests):
-        raise ValueError("request ids must differ")
-    env = simpy.Environment(initial_time=0.0)
-    replica = (Replica if readable else BookedReplica)(env, rules, pricer, paths, num_speculative_tokens)
-    if time_out_s is not None:
-        replica.arrived = Patience(env, time_out_s, replica.give_up).arrived
-    loop = (
-        OpenLoop(env, requests, replica.submit)
-        if users is None
-        else ClosedLoop(env, requests, replica.submit, users, think_time_s)
+    engine = Engine(rules, pricer, num_speculative_tokens)
+    return serve_on_replicas(
+        requests, [engine], paths, users=users, think_time_s=think_time_s, time_out_s=time_out_s, readable=readable
     )
-    replica.request_done = loop.request_done
-    env.run()
-    held_blocks = replica.scheduler.kv.used_blocks
-    if len(replica.records) != len(requests) or held_blocks:
-        raise RuntimeError(f"work was lost: {len(replica.records)} of {len(requests)} requests ended, {held_blocks} blocks held")
-    steps = replica.steps
-    return ServingResult(replica.records.sorted_by_id(), steps, steps.term_seconds(), replica.statistics())

@@ -74,7 +74,7 @@ class StepLog:
         """Moves everything into the columns, and lets the timeline forget it."""
         if not self._spans:
             return
-        counts = np.array([span.steps for span in self._spans])
+        counts = np.array([span.steps for span in self._spans], dtype=np.int32)
         is_round = np.repeat([span.booked for span in self._spans], counts)
         self.steps.extend(self._fields(counts, is_round), self._terms(counts, is_round))
         self._spans.clear()
@@ -82,7 +82,7 @@ class StepLog:
         self._first = self._timeline.now
         self._timeline.forget()
 
-    def _fields(self, counts: NDArray[np.int64], is_round: NDArray[np.bool_]) -> dict[str, Values]:
+    def _fields(self, counts: NDArray[np.int32], is_round: NDArray[np.bool_]) -> dict[str, Values]:
         """Fields of `StepRecord`: one number a span where nothing on the timeline adds to it."""
         columns: dict[str, Values] = {}
         noted = zip(*(span.step for span in self._spans), strict=True)
@@ -100,7 +100,7 @@ class StepLog:
         start_s[np.cumsum(counts) - counts] = columns["start_s"].numbers
         return columns | {"start_s": Values(start_s), "seconds": Values(np.array(self._seconds))}
 
-    def _terms(self, counts: NDArray[np.int64], is_round: NDArray[np.bool_]) -> dict[str, Values]:
+    def _terms(self, counts: NDArray[np.int32], is_round: NDArray[np.bool_]) -> dict[str, Values]:
         """Terms of the cost, in the order in which they first appear; one number a span where that is what the formulas give."""
         kinds = list(dict.fromkeys(span.alike for span in self._spans))
         number = {kind: index for index, kind in enumerate(kinds)}
@@ -143,7 +143,7 @@ class StepLog:
 def _column(
     constant: Floats | None,
     kind_of_span: NDArray[np.int32],
-    counts: NDArray[np.int64],
+    counts: NDArray[np.int32],
     beside: Iterable[tuple[int, float]],
     varying: Iterable[tuple[NDArray[np.int64], Floats]],
 ) -> Values:

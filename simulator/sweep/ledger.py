@@ -38,12 +38,15 @@ class Ledger:
         self.outcomes = self._read()
 
     def add(self, outcome: Outcome, settings: dict[str, Any]) -> None:
-        """One whole line, in one write at the file's end."""
+        """One whole line, in one write at the file's end. Raises `SpecError` where the disk is full."""
         entry = {"schema_version": SCHEMA_VERSION, "set": settings, **asdict(outcome)}
         line = json.dumps(entry, ensure_ascii=False, default=str, allow_nan=False) + "\n"
         data = line.encode()
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError as error:
+            raise SpecError([Problem("--out", "", f"cannot be written: {error.strerror}; what is there is kept")]) from None
         self.outcomes[outcome.cell] = outcome
 
     def _read(self) -> dict[str, Outcome]:

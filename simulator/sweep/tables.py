@@ -6,9 +6,11 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulator.spec import Problem, SpecError
 from simulator.whole_file import whole_file, write_whole
 
 if TYPE_CHECKING:
@@ -53,20 +55,26 @@ def _cell(value: object) -> str:
 
 
 def write_tables(result: SweepResult, folder: Path) -> tuple[Path, ...]:
-    """cells.csv and, where pyarrow is installed, cells.parquet, each whole or not there. Raises OSError."""
+    """cells.csv and, where pyarrow is installed, cells.parquet, each whole or not there. Raises `SpecError`."""
     columns, rows = table_of(result)
     paths = [folder / "cells.csv"]
-    write_whole(paths[0], table_csv(columns, rows))
     try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        return tuple(paths)
-    arrays = {name: pyarrow.array(_column([row.get(name) for row in rows])) for name in columns}
-    paths.append(folder / "cells.parquet")
-    with whole_file(paths[1]) as file:
-        pyarrow.parquet.write_table(pyarrow.table(arrays), file)
+        write_whole(paths[0], table_csv(columns, rows))
+        if find_spec("pyarrow") is not None:
+            paths.append(folder / "cells.parquet")
+            _write_parquet(paths[1], columns, rows)
+    except OSError as error:
+        raise SpecError([Problem("--out", "", f"cannot be written: {error.strerror}", str(folder))]) from None
     return tuple(paths)
+
+
+def _write_parquet(path: Path, columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    arrays = {name: pyarrow.array(_column([row.get(name) for row in rows])) for name in columns}
+    with whole_file(path) as file:
+        pyarrow.parquet.write_table(pyarrow.table(arrays), file)
 
 
 def _column(values: list[Any]) -> list[Any]:

@@ -36,8 +36,12 @@ def outcomes(question: str, cells: Sequence[Cell], jobs: int | None, cluster: st
         from joblib import delayed
 
         packed = ([(cell.name, cell.document.source, cell.document.data, cell.asked_at) for cell in chunk] for chunk in chunks)
-        for finished in parallel(delayed(_chunk)(question, chunk) for chunk in packed):
-            yield from finished
+        try:
+            for finished in parallel(delayed(_chunk)(question, chunk) for chunk in packed):
+                yield from finished
+        except RuntimeError as error:  # of joblib and Dask: a process was ended from outside
+            must = f"a worker was ended ({type(error).__name__}), perhaps for want of memory: try again with fewer --jobs"
+            raise SpecError([Problem("", "", must)]) from None
 
 
 def _chunk(question: str, chunk: Sequence[tuple[str, str, dict[str | int, Any], dict[str, Any]]]) -> list[Outcome]:
@@ -50,7 +54,7 @@ def _outcome(question: str, name: str, document: Document, asked_at: dict[str, A
         return Outcome(name, answered(question, Document(document.source, document.data), asked_at))
     except SpecError as error:
         return Outcome(name, [], "; ".join(str(error).splitlines()))
-    except (ArithmeticError, ValueError) as error:
+    except ArithmeticError as error:
         return Outcome(name, [], f"a number is too large or too small to compute with: {error or type(error).__name__}")
     except Exception as error:
         return Outcome(name, [], f"{type(error).__name__}: {error}", passing=True)
