@@ -184,3 +184,12 @@ def test_what_has_no_time_per_token_is_told(lengths: str, words: str) -> None:
     asked = scenario_of(parse_yaml(text.replace("{prompt: 400, output: 120}", lengths), "c.yaml"))
     with pytest.raises(SpecError, match=words):
         compare(asked, "quantize", ("fp8",))
+
+
+def test_where_nothing_could_be_served_there_is_no_empty_table(tmp_path, capsys) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(TEXT.replace("TP", "1").replace("METHOD", "eagle").replace("WEIGHTS", "bf16"))
+    assert main(["compare", str(path), "--by", "draft-tp", "--values", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "No alternative could be served" in shown
+    assert "requests at once" not in shown

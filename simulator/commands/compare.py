@@ -32,5 +32,7 @@ def compare(
     print_sentence(console, reports.comparison_sentence(answer), "bold")
     console.print()
     print_table(console, *reports.comparison_table(answer))
-    print_table(console, *reports.memory_table(answer))
+    header, memory = reports.memory_table(answer)
+    if memory:
+        print_table(console, header, memory)
     print_notes(console, [], reports.comparison_notes(answer))
