@@ -55,9 +55,12 @@ def test_choosing_drafts_by_batch_costs_little() -> None:
 
 @pytest.mark.parametrize("router", ["round_robin", "least_outstanding", "least_kv"])
 def test_eight_replicas_cost_little_more_than_one(router: RouterName) -> None:
-    eight, one = (measure("C", 0, requests=4_000, replicas=replicas, router=router)[0] for replicas in (8, 1))
-    print(f"\n8 replicas / 1, {router} = {eight.serve_s / one.serve_s:.2f}")
-    assert eight.serve_s <= 1.3 * one.serve_s
+    ratios = []
+    for _ in range(3):
+        eight, one = (measure("C", 0, requests=4_000, replicas=replicas, router=router)[0] for replicas in (8, 1))
+        ratios.append(eight.serve_s / one.serve_s)
+    print(f"\n8 replicas / 1, {router} = {statistics.median(ratios):.2f}")
+    assert statistics.median(ratios) <= 1.3
 
 
 def test_a_request_of_a_large_load_costs_no_more_than_one_of_an_hour() -> None:

@@ -88,7 +88,7 @@ def progress_bars(quiet: bool, doing: str = "simulating", things: str = "request
         def announce(label: str, done: int, total: int) -> None:
             if not quiet and label not in begun:
                 begun.add(label)
-                err.print(f"{doing} {total} {things}: {label}")
+                err.print(f"{doing} {total:,} {things if total > 1 else things.removesuffix('s')}: {label}")
 
         yield announce
         return

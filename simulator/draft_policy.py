@@ -193,6 +193,23 @@ def tokens_in(table: tuple[tuple[int, int, int], ...], value: float) -> int:
     return next((gamma for first, last, gamma in table if first <= value <= last), 0)
 
 
+def whole_table(table: tuple[tuple[int, int, int], ...], largest: int) -> tuple[tuple[int, int, int], ...]:
+    """The same ranges with every batch from 1 to the largest in one of them: engines carry γ over what a table leaves out.
+
+    >>> whole_table(((3, 8, 5), (16, 32, 2)), 64)
+    ((1, 2, 0), (3, 8, 5), (9, 15, 0), (16, 32, 2), (33, 64, 0))
+    """
+    found: list[tuple[int, int, int]] = []
+    after = 0
+    for first, last, gamma in (*sorted(table), (largest + 1, largest + 1, 0)):
+        if first > after + 1:
+            found.append((after + 1, first - 1, 0))
+        if first <= largest:
+            found.append((first, last, gamma))
+        after = max(last, after)
+    return tuple(found)
+
+
 def table_problems(table: tuple[tuple[int, int, int], ...], name: str, least: int) -> Iterator[str]:
     """What is wrong with a table of ranges that begin at `least` or later."""
     for first, last, gamma in table:

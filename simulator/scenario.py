@@ -62,8 +62,7 @@ class ParallelSpec(Spec):
 
     draft_tensor_parallel_size: as many as the target's where left out. data_parallel_size: replicas, each with limits of its own.
     further_replicas: beside them, on other devices. router: which of all replicas a request goes to, in turn where left out.
-    expert_parallel: whole experts on each device instead of a
-    slice of all.
+    expert_parallel: whole experts on each device instead of a slice of all.
     """
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
@@ -298,7 +297,8 @@ class _Resolver:
         self._draft_window_warning(drafter, limits)
         if deployment.draft_device_binds(limits.gpu_memory_utilization):
             self.warnings.append("the draft's own device holds fewer tokens than the target's: it limits how many requests run")
-        self.warnings += arithmetic_warning(hardware, deployment.weights)
+        for each in (hardware, *(other for other, _ in further)):
+            self.warnings += arithmetic_warning(each, deployment.weights)
         self._other_target_warnings(target, drafter)
         self._mtp_depth_warning(target)
         if limits.prefix_caching and target.has_recurrent_state:

@@ -40,7 +40,7 @@ from simulator.serving import (
 from simulator.serving.metrics import Value, Window, is_good, load_in
 from simulator.serving.policies import DraftPolicy, live_policy, table_of
 from simulator.serving_engine import captured_sizes
-from simulator.spec import Problem, SpecError
+from simulator.spec import SpecError
 from simulator.speculation import READS_STATES
 from simulator.validity import doubts_at
 from simulator.workload import Request, again, by_turns, mean_context_tokens, requests_of
@@ -122,7 +122,8 @@ class Comparison:
     """A speculative variant against none, on the same requests. Ratios above 1 are gains; each with its 80 % interval.
 
     batch, context: means of a replica in the plain run, at which `round`, R and its doubt are taken; of a schedule by batch at
-    the γ that it drafts there, and `remark` says so. mean_acceptance_length: as simulated. metric: what the verdict is about.
+    the γ that it drafts there, and `remark` says so. mean_acceptance_length: as simulated, without the steps in which a policy is
+    off. metric: what the verdict is about.
     """
 
     variant: Variant
@@ -205,6 +206,8 @@ def _doubts(scenario: Scenario, comparison: Comparison) -> list[str]:
     running = load.mean_decode_sequences or 1.0
     deployment = comparison.variant.deployment.replica()
     stated = None if scenario.file.acceptance is None else tau
+    if not comparison.variant.summary.acceptance.rounds:
+        return ["no answer is longer than one token: nothing is decoded, and what is said of a round is what it would be"]
     return [*doubts_at(deployment, comparison.shape, running, comparison.context, stated)]
 
 
@@ -227,8 +230,7 @@ def plain_load(scenario: Scenario) -> Load:
     """How busy the server is without speculation: mean batch and context of the scenario's own requests."""
     requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
     summary = summarise(Server(scenario, scenario.deployment.plain(), _NOTHING, None).run(requests))
-    if not summary.finished:
-        raise SpecError([_nothing_served(scenario, summary)])
+    require_served(scenario, summary)
     return summary.load
 
 
@@ -507,8 +509,7 @@ class Server:
 def _variant(server: Server, label: str, requests: tuple[Request, ...], progress: Progress | None) -> Variant:
     result = server.run(requests, _counter(progress, label, len(requests)))
     summary = summarise(result, server.scenario.file.service_level)
-    if not summary.finished:
-        raise SpecError([_nothing_served(server.scenario, summary)])
+    require_served(server.scenario, summary)
 
     def advance(done: int, total: int) -> None:
         if progress is not None:
@@ -568,13 +569,12 @@ def _compare(
     load, law = plain.summary.load, server.law
     assert law is not None
     batch = max(round(load.mean_decode_sequences or 1), 1)
-    gamma, remark = _drafted_at(server, batch)
+    gamma, remark = drafted_at(server, batch)
     context = load.mean_context_tokens or 1.0
-    proposal_rate = _proposal_rate(variant)
+    proposal_rate, tau = _as_drafted(server, variant.summary, gamma)
     pricer = UncertainPricer(variant.deployment.replica(), float(law.conditional_rates(gamma).prod()))
     cost = pricer.base.round(gamma, batch, context, proposal_rate)
     log_std = pricer.log_std(gamma, batch, context, proposal_rate)
-    tau = variant.summary.acceptance.mean_acceptance_length or 1.0
     spread = math.exp(Z80 * log_std)
     some = requests if server.scenario.file.workload.arrivals.users else requests[:PROBE_REQUESTS]
     slow, middle, fast = (
@@ -584,14 +584,14 @@ def _compare(
         for where, scale in (("high end", spread), ("middle", 1.0), ("low end", 1 / spread))
     )
     runs = _Runs(plain.result, variant.result, slow, middle, fast)
-    metric, judged = _judged(server.scenario, runs)
-    verdict: Verdict = "close" if judged is None else verdict_of(judged)
-    if judged is None:
-        metric, verdict = _unjudged(metric, plain.summary, variant.summary)
     e2e = runs.gain(lambda records: records.e2e_latency_s)
     if e2e is None:
         must = "must let some requests finish both with and without speculation, or there is nothing to compare"
         raise SpecError([server.scenario.document.problem(("workload", "time_out_s"), must)])
+    metric, judged = _judged(server.scenario, runs)
+    verdict: Verdict = "close" if judged is None else verdict_of(judged)
+    if judged is None:
+        metric, verdict = _unjudged(metric, plain.summary, variant.summary, e2e)
     tokens = variant.summary.output_tokens_per_s / plain.summary.output_tokens_per_s
     goodput = None
     if plain.summary.goodput_per_s and variant.summary.goodput_per_s is not None:
@@ -612,7 +612,7 @@ def _compare(
     )  # fmt: skip
 
 
-def _drafted_at(server: Server, batch: int) -> tuple[int, str]:
+def drafted_at(server: Server, batch: int) -> tuple[int, str]:
     """(γ of the round that is priced, remark): of a policy what it drafts at this batch, else its largest."""
     if isinstance(server.policy, Fixed):
         return server.shape.depth, ""
@@ -622,6 +622,17 @@ def _drafted_at(server: Server, batch: int) -> tuple[int, str]:
             f"the policy drafts nothing at the mean batch of {batch}: R is that of γ = {server.shape.steps}, its largest"
         )
     return gamma, f"R is that of γ = {gamma}, which the policy drafts at the mean batch of {batch}"
+
+
+def _as_drafted(server: Server, summary: Summary, gamma: int) -> tuple[float, float]:
+    """(share of rounds in which anything is proposed, τ) as simulated. Steps in which a policy is off say nothing of what a round
+    costs or yields; where no round was drafted, the law says both."""
+    law, counts = server.law, summary.acceptance
+    assert law is not None
+    if isinstance(server.policy, Fixed) and counts.mean_acceptance_length is not None:
+        return proposal_share(summary), counts.mean_acceptance_length
+    share_proposed, drafted = law.proposal_share(gamma), counts.mean_acceptance_length_with_drafts
+    return share_proposed, server.mean_acceptance_length(gamma) if drafted is None else 1 + share_proposed * (drafted - 1)
 
 
 def _judged(scenario: Scenario, runs: _Runs) -> tuple[str, Estimate | None]:
@@ -637,12 +648,12 @@ def _judged(scenario: Scenario, runs: _Runs) -> tuple[str, Estimate | None]:
     return "mean time per output token", runs.gain(lambda records: records.tpot_s)
 
 
-def _unjudged(metric: str, plain: Summary, speculative: Summary) -> tuple[str, Verdict]:
+def _unjudged(metric: str, plain: Summary, speculative: Summary, e2e: Estimate) -> tuple[str, Verdict]:
     """(what is shown instead, verdict) where one of the two runs has nothing of the metric."""
     latency = "mean end-to-end latency"
     before, after = plain.goodput_per_s or 0.0, speculative.goodput_per_s or 0.0
     if metric != "goodput":
-        return f"{latency} (no {metric} to compare)", "close"
+        return f"{latency} (no {metric} to compare)", verdict_of(e2e)
     if before == after == 0:
         return f"{latency} (no request of either run meets the service level)", "close"
     change = f"rises from none to {after:.3g}" if after > 0 else f"falls from {before:.3g} to none"
@@ -659,11 +670,14 @@ def _product(first: Estimate | None, second: Estimate | None) -> Estimate | None
     return Estimate(value, value * math.exp(-below), value * math.exp(above))
 
 
-def _nothing_served(scenario: Scenario, summary: Summary) -> Problem:
+def require_served(scenario: Scenario, summary: Summary) -> None:
+    """Raises `SpecError` where no request finished, and says why."""
+    if summary.finished:
+        return
     why = ", ".join(f"{count} {reason}" for reason, count in summary.rejected.items())
     gone = f"{summary.cancelled} given up by their clients" if summary.cancelled else ""
     why = ", ".join(part for part in (why, gone) if part) or "none arrived"
-    return scenario.document.problem(("workload",), f"must hold requests that can be served: {why}")
+    raise SpecError([scenario.document.problem(("workload",), f"must hold requests that can be served: {why}")])
 
 
 def verdict_of(gain: Estimate) -> Verdict:
@@ -671,9 +685,9 @@ def verdict_of(gain: Estimate) -> Verdict:
     return "win" if gain.low > 1 + LEAST_EFFECT else "lose" if gain.high < 1 - LEAST_EFFECT else "close"
 
 
-def _proposal_rate(variant: Variant) -> float:
+def proposal_share(summary: Summary) -> float:
     """Share of sequence-rounds in which the drafter proposed anything."""
-    counts = variant.summary.acceptance
+    counts = summary.acceptance
     return counts.draft_rounds / counts.rounds if counts.rounds else 1.0
 
 

@@ -12,9 +12,11 @@ import yaml
 from scipy.optimize import brentq
 
 from simulator.__main__ import main
+from simulator.cost.uncertainty import Estimate
 from simulator.planning import PlanningSpec
 from simulator.questions.capacity import CapacityAnswer, capacity
-from simulator.questions.sustained import at_rate, unit_stream
+from simulator.questions.sustained import Sustained, at_rate, unit_stream
+from simulator.reports import capacity_sentences, capacity_tables
 from simulator.scenario import Scenario, scenario_of
 from simulator.simulation import Server
 from simulator.spec import SpecError, parse_yaml
@@ -329,3 +331,29 @@ def test_every_planning_key_moves_the_answer():
         if "demand_scale" in change:
             del section["demand_per_s"]
         assert fleet(section) != before, change
+
+
+def test_few_requests_of_differing_lengths_are_said_to_be_few():
+    """Saturation serves them over and over: no interval holds the doubt of their lengths."""
+    lengths = {"prompt": {"distribution": "lognormal", "median": 500, "p90": 1500}, "output": 20}
+    few = capacity(
+        scenario(workload={**BASE["workload"], "lengths": lengths, "num_requests": 4}, service_level=None), repetitions=1
+    )
+    assert any("4 requests say little" in warning for warning in few.warnings)
+    alike = capacity(scenario(workload={**BASE["workload"], "num_requests": 4}, service_level=None), repetitions=1)
+    assert not any("say little" in warning for warning in alike.warnings)
+
+
+def test_prompts_that_nothing_decodes_beside_share_their_steps():
+    """By means as by simulation, prefill alone is bound by arithmetic, many prompts a step."""
+    prompts = {**BASE["workload"], "lengths": {"prompt": 500, "output": 1}}
+    found = capacity(scenario(workload=prompts, service_level=None), repetitions=1)
+    assert found.plain.analytic is not None
+    assert found.plain.analytic.rate_per_s == pytest.approx(rate(found), rel=0.05)
+
+
+def test_where_no_rate_keeps_the_level_there_is_no_fleet_and_a_lone_variant_begins_as_it_is_written():
+    none = capacity(scenario(service_level={"ttft_p90_s": 1e-6}), repetitions=1)
+    assert len(capacity_tables(none)) == 1
+    one = replace(none, rows=(none.rows[0], replace(none.rows[1], sustained=Sustained(Estimate(2.0, 1.9, 2.1), "", (), ()))))
+    assert capacity_sentences(one)[0].startswith("γ = 3 carries 2.00")

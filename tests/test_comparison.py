@@ -164,3 +164,23 @@ def test_the_tables_fit_and_json_holds_all(tmp_path, capsys: pytest.CaptureFixtu
     document = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in document["rows"]] == ["bf16", "int4"]
     assert load_scenario(path).name == "compared"
+
+
+def test_r_counts_rounds_without_a_proposal_as_a_run_does() -> None:
+    """n-gram drafting finds nothing in many rounds, which then cost less."""
+    text = TEXT.replace("TP", "1").replace("METHOD", "ngram").replace("WEIGHTS", "bf16")
+    asked = scenario_of(parse_yaml(text.replace("{acceptance_rate: 0.65}", "{profile: llama31_8b_ngram_edits}"), "n.yaml"))
+    (comparison,) = simulate(asked).comparisons
+    (own, *_) = compare(asked, "quantize", ("bf16",)).rows
+    assert own.r == pytest.approx(comparison.round.r)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [("{prompt: 600000, output: 10}", "48 longer than max_model_len"), ("{prompt: 400, output: 1}", "more than one token")],
+)
+def test_what_has_no_time_per_token_is_told(lengths: str, words: str) -> None:
+    text = TEXT.replace("TP", "1").replace("METHOD", "eagle").replace("WEIGHTS", "bf16")
+    asked = scenario_of(parse_yaml(text.replace("{prompt: 400, output: 120}", lengths), "c.yaml"))
+    with pytest.raises(SpecError, match=words):
+        compare(asked, "quantize", ("fp8",))

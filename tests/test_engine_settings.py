@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.__main__ import main
+from simulator.draft_policy import tokens_in
 from simulator.draft_tree import Tree
 from simulator.interchange.detection import read_files
 from simulator.interchange.engine_flags import parse_command, read_trtllm
 from simulator.interchange.engine_settings import ENGINES, FIELDS, NotExpressibleError, Setting, forced_acceptance, snippets
+from simulator.reports.exports import setting_of
 from simulator.scenario import load_scenario
 from simulator.spec import SpecError
 from simulator.speculation import METHODS
+from tests.test_simulation import BASE, scenario
 
 NAMED = ("draft_model", "eagle", "eagle3", "medusa", "block")
 COMMAND = {"vllm": "vllm serve meta/target ", "sglang": "python -m sglang.launch_server --model-path meta/target "}
@@ -43,6 +47,66 @@ def some_settings(draw: st.DrawFn) -> Setting:
     return Setting(
         method, gamma, "owner/drafter" if method in NAMED else None, draw(st.sampled_from([None, 1, 2])), by_batch, tree
     )
+
+
+def same_drafts(found: list[list[int]], table: tuple[tuple[int, int, int], ...]) -> None:
+    """γ at every batch that the table speaks of."""
+    for batch in range(1, table[-1][1] + 1):
+        assert tokens_in(tuple((a, b, c) for a, b, c in found), batch) == tokens_in(table, batch)
+
+
+def as_vllm_runs(rows: list[list[int]], batch: int, most: int) -> int:
+    """γ that vLLM 0.26 drafts: a batch that the list leaves out has the γ of the row before it."""
+    assert rows[0][0] == 1
+    assert all(before[1] < after[0] for before, after in pairwise(rows))
+    return min([tokens for first, _, tokens in rows if first <= batch][-1], most)
+
+
+@given(
+    ends=st.lists(st.integers(1, 300), min_size=2, max_size=8, unique=True).map(sorted),
+    gammas=st.lists(st.integers(1, 7), min_size=4, max_size=4),
+)
+def test_engines_that_carry_a_row_on_are_told_where_drafting_stops(ends: list[int], gammas: list[int]) -> None:
+    """Rows with gaps, before the first and after the last: what vLLM and SGLang do is what the scenario says."""
+    rows = [(first, last, gamma) for first, last, gamma in zip(ends[::2], ends[1::2], gammas, strict=False)]
+    drafts = {**BASE["speculation"], "by_batch": rows}
+    del drafts["num_speculative_tokens"]
+    asked = scenario(speculation=drafts, limits={"max_num_seqs": 256})
+    if rows[0][0] > 256:
+        return
+    setting = setting_of(asked)
+    (vllm,) = snippets("vllm", setting)
+    config = json.loads(shlex.split(vllm.text)[1])
+    adaptive = {int(batch): row["candidate_steps"][0] for batch, row in json.loads(snippets("sglang", setting)[1].text).items()}
+    read = parse_command(COMMAND["vllm"] + vllm.text).sections["speculation"]["by_batch"]
+    for batch in range(1, 257):
+        meant = tokens_in(tuple(rows), batch)
+        table = config["num_speculative_tokens_per_batch_size"]
+        assert as_vllm_runs(table, batch, config["num_speculative_tokens"]) == meant
+        assert adaptive[max(first for first in adaptive if first <= batch)] == meant
+        assert tokens_in(tuple((a, b, c) for a, b, c in read), batch) == meant
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ([[1, 16, 3], [64, 128, 2]], {1: 3, 40: 3, 63: 3, 64: 2, 5000: 2}),
+        ({"1-16": 3, "64-128": 9}, {16: 3, 17: 3, 100: 5}),
+        ([[1, 8, 5], [9, 16, 0]], {8: 5, 9: 0, 17: 0}),
+    ],
+)
+def test_a_vllm_table_is_read_as_vllm_runs_it(table: object, expected: dict[int, int]) -> None:
+    config = {"method": "ngram", "num_speculative_tokens": 5, "num_speculative_tokens_per_batch_size": table}
+    found = parse_command(f"{COMMAND['vllm']} --speculative-config '{json.dumps(config)}'").sections["speculation"]["by_batch"]
+    rows = tuple((first, last, gamma) for first, last, gamma in found)
+    assert {batch: tokens_in(rows, batch) for batch in expected} == expected
+
+
+@pytest.mark.parametrize("table", [3, [], [[1, 2]], [[2, 8, 3]], [["a", 2, 3]], [[1, 8, 3], [8, 9, 1]], {"x": 3}, [None]])
+def test_a_vllm_table_that_vllm_refuses_is_refused(table: object) -> None:
+    config = {"method": "ngram", "num_speculative_tokens": 5, "num_speculative_tokens_per_batch_size": table}
+    with pytest.raises(SpecError, match="num_speculative_tokens_per_batch_size"):
+        parse_command(f"{COMMAND['vllm']} --speculative-config '{json.dumps(config)}'")
 
 
 def written_keys(engine: str, text: str, file: str) -> set[str]:
@@ -83,7 +147,7 @@ def test_vllm_and_sglang_settings_read_back(setting: Setting) -> None:
             tree = setting.tree
             assert speculation["tree"] == {"steps": tree.steps, "topk": tree.width, "draft_tokens": tree.nodes}
         elif setting.by_batch is not None and engine == "vllm":
-            assert speculation["by_batch"] == [list(row) for row in setting.by_batch]
+            same_drafts(speculation["by_batch"], setting.by_batch)
         else:
             assert speculation["num_speculative_tokens"] == setting.num_speculative_tokens
 

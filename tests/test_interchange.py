@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -486,3 +487,51 @@ def test_a_million_lines_are_read_in_bounded_memory(tmp_path: Path) -> None:
 
 def test_an_unknown_format_name_is_met_with_the_nearest(tmp_path: Path) -> None:
     assert "did you mean vllm-bench?" in faults(tmp_path, vllm_bench(SOME), format="vllm_bench")
+
+
+SAME = Counts([100, 80, 60, 160])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"spec_decode_acceptance_rate": 95.0}, "95.0 % of the drafts accepted and its counters give 56.7 %"),
+        ({"output_throughput": 9000.0}, "output_throughput is 9,000 tokens/s"),
+        ({"mean_tpot_ms": 900.0}, "need .* requests at once .* max_concurrency is 4"),
+        ({"completed": 100, "request_throughput": 8.0, "mean_tpot_ms": 0.1}, "the client held back"),
+    ],
+)
+def test_what_cannot_be_of_one_run_is_said(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """Totals against rates, and Little's law against the users stated."""
+    path = tmp_path / "run.json"
+    path.write_text(vllm_bench(SAME, **changes))
+    (run,) = read_files([path]).runs
+    assert any(re.search(words, note) for note in run.notes)
+
+
+def test_a_run_that_fits_together_has_no_such_note(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(vllm_bench(SAME, total_input_tokens=800, mean_ttft_ms=5000.0))
+    (run,) = read_files([path]).runs
+    assert not run.notes
+
+
+def test_rates_by_position_that_rise_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(vllm_bench(SAME, spec_decode_per_position_acceptance_rates=[0.4, 0.55, 0.75]))
+    with pytest.raises(SpecError, match="must fall"):
+        read_files([path])
+
+
+def test_a_rate_that_llama_cpp_prints_beside_other_counters_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "llama.txt"
+    path.write_text("n_predict = 200\nn_drafted = 400\nn_accept = 120\naccept = 80.000%\n")
+    (run,) = read_files([path]).runs
+    assert any("prints 80.0 %" in note and "give 30.0 %" in note for note in run.notes)
+
+
+def test_a_file_given_twice_is_one_run_too_many(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(vllm_bench(SAME))
+    with pytest.raises(SpecError, match="must be given once"):
+        read_files([path, tmp_path / ".." / tmp_path.name / "run.json"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from simulator import theory
+from simulator import explain, theory
 from simulator.draft_policy import AcceptanceWindow, GoodputOptimal
 from simulator.scenario import scenario_of
 from simulator.serving.policies import DraftPolicy, GoodputPolicy, WindowPolicy, pooled_acceptance_rate
@@ -294,3 +294,23 @@ def test_one_policy_needs_no_list():
 
 def test_a_plain_function_is_no_policy_that_looks():
     assert DraftPolicy(lambda running: running).looks_in == float("inf")
+
+
+def test_r_and_the_break_even_are_those_of_rounds_that_draft():
+    """Steps in which a policy is off are none of them: a table that drafts at few batches has the R and α* of its γ."""
+    rare = served({"kind": "by_batch", "table": [[1, 1, 3], [9998, 9999, 5]]}).comparisons[0]
+    law = simulate(scenario(speculation={**BASE["speculation"], "num_speculative_tokens": 5})).comparisons[0]
+    assert rare.variant.off_share > 0.5
+    assert rare.r.value == pytest.approx(law.r.value, rel=0.02)
+    assert rare.break_even_acceptance_rate == pytest.approx(law.break_even_acceptance_rate, rel=0.05)
+    assert rare.mean_acceptance_length > 1.5
+
+
+def test_explain_is_asked_at_what_the_policy_drafts():
+    drafts = {**BASE["speculation"], "by_batch": [[1, 2, 5], [3, 64, 2]]}
+    del drafts["num_speculative_tokens"]
+    asked = scenario(speculation=drafts)
+    assert [explain(asked, batch=batch).num_speculative_tokens for batch in (1, 8)] == [5, 2]
+    resting = explain(asked, batch=65)
+    assert resting.num_speculative_tokens == 5
+    assert any("drafts nothing at the mean batch of 65" in warning for warning in resting.warnings)

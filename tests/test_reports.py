@@ -119,6 +119,19 @@ def test_a_close_call_gives_no_direction(result: SimulationResult) -> None:
     assert not re.search(r"\b(wins|loses|shorter|longer)\b", first)
 
 
+def test_an_interval_on_one_side_of_1_is_not_said_to_contain_it(result: SimulationResult) -> None:
+    chosen, only = with_gain(result, Estimate(2.3, 2.1, 2.5), "close", "mean end-to-end latency (no request meets it)")
+    assert "contains" not in reports.verdict_sentence(chosen, only)
+
+
+def test_a_lone_variant_is_shown_however_long_the_reason_of_its_metric(result: SimulationResult) -> None:
+    reason = "mean end-to-end latency (goodput rises from none to 5.79 requests per second)"
+    _, only = with_gain(result, Estimate(2.3, 2.1, 2.5), "win", reason)
+    header, rows = reports.run_table(dataclasses.replace(only, comparisons=only.comparisons[:1]))
+    assert len(header) == 3
+    assert rows[0][0] == "verdict (end-to-end)"
+
+
 def test_an_interval_from_too_few_requests_is_called_unknown(result: SimulationResult) -> None:
     chosen, only = with_gain(result, Estimate(1.3, 1e-21, 5e21), "close", "mean time per output token")
     assert "too few requests for an interval" in reports.verdict_sentence(chosen, only)

@@ -10,6 +10,7 @@ import yaml
 
 from simulator.__main__ import main
 from simulator.cost.uncertainty import Estimate
+from simulator.draft_policy import tokens_in
 from simulator.interchange.engine_flags import parse_command, read_trtllm
 from simulator.questions.schedule import ScheduleAnswer, schedule
 from simulator.reports import schedule_sentences, schedule_snippets
@@ -84,6 +85,27 @@ def test_a_constant_light_load_needs_no_schedule():
     assert f'"num_speculative_tokens": {answer.best_fixed}' in vllm.text
 
 
+def test_a_table_that_loses_is_not_said_to_be_below_noise(bursty):
+    worse = replace(bursty, gain=Estimate(0.95, 0.94, 0.96))
+    first, *_ = schedule_sentences(worse)
+    assert "loses" in first
+    assert "1.05× worse" in first
+    assert "(80 % interval 1.04–1.06)" in first
+
+
+def test_answers_of_one_token_are_compared_end_to_end():
+    short = {**BURSTY, "lengths": {"prompt": 300, "output": 1}, "num_requests": 40}
+    answer = schedule(scenario(**FAST, workload=short, limits={"max_num_seqs": 16}), held_out=2)
+    assert answer.metric == "mean end-to-end latency"
+    assert answer.best_fixed == 0
+
+
+def test_requests_that_do_not_fit_are_counted_by_reason():
+    long = {**BURSTY, "lengths": {"prompt": 600_000, "output": 10}, "num_requests": 5}
+    with pytest.raises(SpecError, match="5 longer than max_model_len"):
+        schedule(scenario(**FAST, workload=long))
+
+
 def test_where_drafts_are_never_accepted_the_table_is_off_everywhere():
     never = scenario(
         **FAST, acceptance={"acceptance_rate": 0.0}, limits={"max_num_seqs": 32}, workload={**BURSTY, "num_requests": 40}
@@ -99,7 +121,8 @@ def test_settings_read_back_as_the_table(bursty, tmp_path):
     worth_it = replace(bursty, gain=Estimate(1.1, 1.05, 1.15))
     found = {engine: snippets for engine, snippets, _ in schedule_snippets(worth_it)}
     vllm = parse_command(f"vllm serve meta-llama/Llama-3.1-8B-Instruct {found['vllm'][0].text}")
-    assert vllm.sections["speculation"]["by_batch"] == [list(row) for row in bursty.table]
+    read = tuple((first, last, gamma) for first, last, gamma in vllm.sections["speculation"]["by_batch"])
+    assert all(tokens_in(read, batch) == tokens_in(bursty.table, batch) for batch in range(1, 161))
     flags, adaptive = found["sglang"]
     assert "--speculative-adaptive" in flags.text
     assert {int(batch): row["candidate_steps"] for batch, row in json.loads(adaptive.text).items()} == {

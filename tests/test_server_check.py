@@ -56,10 +56,11 @@ class Server:
         slower, summary = self.speculative if with_speculation else self.plain, variant.summary
         assert summary.tpot_s is not None
         assert summary.ttft_s is not None
+        per_s = summary.output_tokens_per_s / slower
         run: dict[str, Any] = {
-            "model_id": "m", "request_rate": "inf", "burstiness": 1.0, "max_concurrency": 8, "duration": 30.0 * slower, "completed": 80,
-            "failed": 0, "total_input_tokens": 80 * 500, "total_output_tokens": 80 * 200, "request_throughput": 1.0,
-            "output_throughput": summary.output_tokens_per_s / slower, "mean_ttft_ms": 1000 * slower * summary.ttft_s.mean,
+            "model_id": "m", "request_rate": "inf", "burstiness": 1.0, "max_concurrency": 8, "duration": 80 * 200 / per_s,
+            "completed": 80, "failed": 0, "total_input_tokens": 80 * 500, "total_output_tokens": 80 * 200,
+            "request_throughput": per_s / 200, "output_throughput": per_s, "mean_ttft_ms": 1000 * slower * summary.ttft_s.mean,
             "mean_tpot_ms": 1000 * slower * summary.tpot_s.mean,
         }  # fmt: skip
         if with_speculation:

@@ -209,11 +209,15 @@ def _headline(result: SweepResult) -> str:
     best = Counter(_verdict(outcome.rows) for outcome in result.outcomes if outcome.rows)
     said = ", ".join(f"{best[name]:,} {name}" for name in ("win", "close", "lose") if best[name])
     failed = sum(bool(outcome.failed) for outcome in result.outcomes)
-    parts = [f"{len(result.grid):,} cells"]
+    parts = [_cells(len(result.grid))]
     parts += [f"the best of each cell: {said}"] if said else []
     parts += [f"{failed:,} failed"] if failed else []
     parts += [f"{result.resumed:,} kept from before"] if result.resumed else []
     return "; ".join(parts) + "."
+
+
+def _cells(number: int) -> str:
+    return f"{number:,} cell{'s' if number > 1 else ''}"
 
 
 def _verdict(rows: Sequence[dict[str, Any]]) -> str:
@@ -235,7 +239,7 @@ def _progress(cells: int, quiet: bool) -> Iterator[Progress]:
             yield bars
         return
     began, last, first = time.monotonic(), time.monotonic(), -1
-    err.print(f"sweeping {cells:,} cells")
+    err.print(f"sweeping {_cells(cells)}")
 
     def line(_: str, done: int, total: int) -> None:
         nonlocal last, first

@@ -104,6 +104,9 @@ def read_files(
     every = (*FORMATS, *_SETTINGS, step_costs.FORMAT)
     if format is not None and format not in every:
         raise SpecError([Problem("--as", "", f"must be one of {', '.join(every)}", repr(format), nearest(format, every))])
+    for index, path in enumerate(paths):
+        if Path(path).resolve() in [Path(before).resolve() for before in paths[:index]]:
+            raise SpecError([Problem(str(path), "", "must be given once: a run counted twice would count as two")])
     formats = [format or format_of(path) for path in paths]
     stated = [(path, name) for path, name in zip(paths, formats, strict=True) if name in _SETTINGS]
     if len(stated) > 1:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from simulator.draft_policy import table_problems
 from simulator.interchange.observed import lines
 from simulator.spec import Problem, SpecError, load_yaml, plain_scalar, shown
 
@@ -31,10 +32,13 @@ _SGLANG_METHODS = {
 }  # fmt: skip
 _TRTLLM_METHODS = {"MTP": "mtp", "EAGLE3": "eagle3", "EAGLE": "eagle3", "NGRAM": "ngram", "DRAFTTARGET": "draft_model",
                    "DFLASH": "block", "MEDUSA": "medusa"}  # fmt: skip
+# No server runs more sequences at once.
+_LARGEST_BATCH = 65536
 # Flags that would change a step's cost and are not priced from the command.
 _MATTER = (
     "--cpu-offload-gb", "--swap-space", "--kv-transfer-config", "--enable-lora", "--enforce-eager", "--disable-cuda-graph",
     "--attention-backend", "--speculative-attention-mode", "--enable-dp-attention", "--quantization-param-path",
+    "--speculative-adaptive",
 )  # fmt: skip
 
 
@@ -173,8 +177,8 @@ def _vllm_speculation(text: str, where: str, found: ServerSettings) -> None:
     if isinstance(config.get("model"), str) and known not in ("ngram", "suffix"):
         found.put("speculation", "drafter", config["model"])
     table = config.get("num_speculative_tokens_per_batch_size")
-    if isinstance(table, list):
-        found.put("speculation", "by_batch", [list(row) for row in table])
+    if table is not None:
+        found.put("speculation", "by_batch", _vllm_table(table, config.get("num_speculative_tokens"), where))
     elif isinstance(config.get("num_speculative_tokens"), int):
         found.put("speculation", "num_speculative_tokens", config["num_speculative_tokens"])
     else:
@@ -183,6 +187,29 @@ def _vllm_speculation(text: str, where: str, found: ServerSettings) -> None:
         found.put("parallel", "draft_tensor_parallel_size", size)
     if config.get("use_heterogeneous_vocab"):
         found.put("speculation", "heterogeneous_vocabulary", True)
+
+
+def _vllm_table(table: object, most: object, where: str) -> list[list[int]]:
+    """γ by batch as vLLM takes it: a batch that the list leaves out has the γ of the row before it, none is above
+    num_speculative_tokens, and the last row holds for every larger batch. Early releases took ``{"1-8": 5}``."""
+    key = "--speculative-config num_speculative_tokens_per_batch_size"
+    rows = table
+    if isinstance(table, dict):
+        rows = [[*re.findall(r"\d+", str(span)), tokens] for span, tokens in table.items()]
+    try:
+        if not isinstance(rows, list) or not rows:
+            raise ValueError
+        whole = sorted((int(first), int(last), int(tokens)) for first, last, tokens in rows)
+    except (TypeError, ValueError):
+        must = "must be a list of [first batch, last batch, tokens]"
+        raise SpecError([Problem(where, key, must, shown(table))]) from None
+    for problem in table_problems(tuple(whole), key, 1):
+        raise SpecError([Problem(where, "", problem)])
+    if whole[0][0] != 1:
+        raise SpecError([Problem(where, key, "must begin at batch 1", shown(whole[0][0]))])
+    limit = most if isinstance(most, int) else 64
+    ends = [after[0] - 1 for after in whole[1:]] + [max(whole[-1][1], _LARGEST_BATCH)]
+    return [[first, end, min(tokens, limit)] for (first, _, tokens), end in zip(whole, ends, strict=True)]
 
 
 def _sglang(flags: _Flags) -> ServerSettings:

@@ -11,11 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from simulator.acceptance.rates import AcceptanceCounters
-from simulator.interchange.observed import Collector, ObservedRun, json_objects, lines, printed_number, whole_number
+from simulator.interchange.observed import (
+    PRINTED_TOLERANCE,
+    Collector,
+    ObservedRun,
+    json_objects,
+    lines,
+    printed_number,
+    whole_number,
+)
 from simulator.spec import Problem, SpecError
 
 TEXT_FORMAT, RESPONSE_FORMAT = "llamacpp-log", "llamacpp-responses"
 _TOOL = {name: re.compile(rf"^\s*{name}\s*=\s*(\d+)\s*$") for name in ("n_predict", "n_drafted", "n_accept")}
+_TOOL_RATE = re.compile(r"^\s*accept\s*=\s*([\d.]+)\s*%\s*$")
 _RATE = re.compile(r"draft acceptance rate = [\d.]+%? \(\s*(\d+)(?: accepted)? */\s*(\d+)(?: generated)?\)")
 _EVAL = re.compile(r"(?<!prompt )\beval time =\s*([\d.]+) ms /\s*(\d+) (?:tokens|runs)")
 
@@ -38,6 +47,7 @@ class _Sum:
         self.found = found
         self.generated = self.drafted = self.accepted = self.requests = 0
         self.seconds = 0.0
+        self.printed_rate: float | None = None
 
     def add(self, generated: int, seconds: float, drafted: int = 0, accepted: int = 0) -> None:
         if not 0 <= accepted <= drafted or (drafted and accepted >= generated):
@@ -55,12 +65,17 @@ class _Sum:
                 "", "must hold counters of llama.cpp: n_predict, n_drafted and n_accept, or 'eval time' lines, or timings"
             )
         found.raise_problems()
-        how = f"summed over {self.requests} requests"
+        how = f"summed over {self.requests} request{'s' if self.requests > 1 else ''}"
         if self.drafted:
             counters = AcceptanceCounters.from_llama_cpp(self.generated, self.drafted, self.accepted)
             length, rate = counters.mean_acceptance_length, counters.draft_acceptance_rate
             found.derived("mean_acceptance_length", length, "generated, accepted", f"generated / rounds, {how}")
             found.derived("draft_acceptance_rate", rate, "accepted, drafted", how)
+            if self.printed_rate is not None and abs(self.printed_rate - rate) > PRINTED_TOLERANCE:
+                notes.append(
+                    f"the file prints {100 * self.printed_rate:.1f} % of the drafts accepted and its counters give "
+                    f"{100 * rate:.1f} %; the counters are used"
+                )
             notes.append("llama.cpp counts no rounds: those without a proposal are in τ, which is tokens per pass")
         if self.seconds:
             found.derived("tpot_mean_s", self.seconds / self.generated, "eval time", f"decode seconds / tokens, {how}")
@@ -78,6 +93,8 @@ def read_text(path: str | Path) -> Iterator[ObservedRun]:
         for name, pattern in _TOOL.items():
             if match := pattern.match(text):
                 tool[name] = whole_number(match[1], where, name)
+        if match := _TOOL_RATE.match(text):
+            total.printed_rate = printed_number(match[1], where, "accept") / 100
         if match := _EVAL.search(text):
             if pending is not None:
                 total.add(*pending)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -177,6 +178,9 @@ def judged(run: ObservedRun, num_speculative_tokens: int | None = None) -> Obser
     if gamma is not None and len(rates) > gamma:
         must = f"must have at most γ = {gamma} positions"
         problems.append(Problem(run.where, "acceptance_rates_per_position", must, str(len(rates))))
+    if any(after > before + PRINTED_TOLERANCE for before, after in pairwise(rates)):
+        must = "must fall: a draft is accepted only after all before it"
+        problems.append(Problem(run.where, "acceptance_rates_per_position", must, shown(list(rates))))
     if problems:
         raise SpecError(problems)
     notes += _against_counters(run, gamma)
@@ -216,6 +220,12 @@ def _against_counters(run: ObservedRun, gamma: int | None) -> Iterator[str]:
     own = counts.mean_acceptance_length_of_proposals
     if printed is not None and abs(printed / own - 1) > PRINTED_TOLERANCE:
         yield f"the file prints a mean acceptance length of {printed:.2f} and its counters give {own:.2f}; the counters are used"
+    rate, counted = run.value("draft_acceptance_rate"), counts.accepted_tokens / counts.draft_tokens
+    if rate is not None and abs(rate - counted) > PRINTED_TOLERANCE:
+        yield (
+            f"the file prints {100 * rate:.1f} % of the drafts accepted and its counters give {100 * counted:.1f} %; the "
+            "counters are used"
+        )
     produced = run.value("output_tokens_total")
     if produced:
         emitted = counts.emitted_tokens

@@ -15,6 +15,10 @@ from simulator.spec import Problem, SpecError
 
 FORMAT = "vllm-bench"
 _MS = 1e-3
+# Totals that differ by more are not of one run; means leave out what single requests do.
+TOLERANCE = 0.1
+# Of so many turns of each user and more, a mean load below this share of the users is not start and end.
+MANY_TURNS, IDLE = 5, 0.6
 _PERCENTILES = ("mean", "median", "std", "p50", "p90", "p95", "p99")
 _LATENCIES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e_latency"}
 
@@ -59,10 +63,11 @@ def run(values: Mapping[str, Any], where: str) -> ObservedRun:
     counts = _acceptance(found, values)
     requests = _requests(found, values)
     found.raise_problems()
-    notes = []
+    notes: list[str] = []
     if (failed := values.get("failed")) and isinstance(failed, (int, float)):
         notes.append(f"{failed:.0f} requests failed and are in no number here")
     _concurrency(found)
+    notes += _contradictions(found)
     return ObservedRun(FORMAT, where, found.readings, counts, requests, tuple(notes))
 
 
@@ -123,6 +128,30 @@ def _requests(found: Collector, values: Mapping[str, Any]) -> RequestArrays | No
         first = min(starts[i] for i in kept)
         arrivals = [float(starts[i] - first) for i in kept]
     return RequestArrays(tuple(arrivals), tuple(prompts[i] for i in kept), tuple(outputs[i] for i in kept))
+
+
+def _contradictions(found: Collector) -> Iterator[str]:
+    """Totals and latencies that cannot be of one run of one server."""
+    values = {name: reading.value for name, reading in found.readings.items()}
+    tokens, seconds, per_s = (values.get(name) for name in ("output_tokens_total", "duration_s", "output_tokens_per_s"))
+    if tokens and seconds and per_s and abs(per_s * seconds / tokens - 1) > TOLERANCE:
+        yield (
+            f"output_throughput is {per_s:,.4g} tokens/s and total_output_tokens / duration {tokens / seconds:,.4g}: they are "
+            "not of one run"
+        )
+    running, most = values.get("concurrency_mean"), values.get("max_concurrency")
+    if not running or not most:
+        return
+    if running > (1 + TOLERANCE) * most:
+        yield (
+            f"latencies and request rate need {running:.3g} requests at once (Little's law) and max_concurrency is {most:.0f}: "
+            "they are not of one run"
+        )
+    elif "request_rate_per_s" not in values and values.get("completed", 0) >= MANY_TURNS * most and running < IDLE * most:
+        yield (
+            f"requests were sent as fast as {most:.0f} at once allow, and {running:.3g} were served at once on average: the "
+            "client held back or the duration holds idle time, so that the load of the run is not what it says"
+        )
 
 
 def _concurrency(found: Collector) -> None:

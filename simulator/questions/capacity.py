@@ -7,7 +7,8 @@ Every variant is estimated by means first (`mean_load`); the most promising ones
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -26,6 +27,8 @@ FINALISTS = 4
 NEAR = 0.95
 # About as many rates as a search looks at.
 EVALUATIONS = 18
+# Fewer requests of differing lengths are no sample of a workload.
+FEWEST_REQUESTS = 50
 PLAIN = "no speculation"
 
 
@@ -96,7 +99,7 @@ def capacity(
     streams = _streams(scenario, repetitions)
     own = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
     own_rate = (len(own) - 1) / (own[-1].arrival_s - own[0].arrival_s)
-    warnings = list(scenario.warnings)
+    warnings = [*scenario.warnings, *_too_few(own)]
     variants = [(PLAIN, Server.of(scenario)), *speculative_servers(scenario, warnings)]
     analytic = [_by_means(server, own) for _, server in variants]
     chosen = _finalists(analytic, finalists)
@@ -130,6 +133,12 @@ def _check(scenario: Scenario, planning: PlanningSpec) -> None:
         raise SpecError([document.problem(("workload", "arrivals"), "must spread over time: all requests arrive at once")])
 
 
+def _too_few(requests: Sequence[Request]) -> Iterator[str]:
+    """A saturated server serves the workload's requests over and over: its interval holds no doubt of their lengths."""
+    if len(requests) < FEWEST_REQUESTS and len({(r.prompt_tokens, r.output_tokens) for r in requests}) > 1:
+        yield f"too short to tell: {len(requests)} request{'s' if len(requests) > 1 else ''} say little of the lengths to come"
+
+
 def _streams(scenario: Scenario, repetitions: int) -> list[tuple[Request, ...]]:
     """Independent repetitions of the workload at unit rate. A recorded trace is one: again it would be the same requests, and
     agreement with itself no sign of certainty."""
@@ -140,9 +149,11 @@ def _streams(scenario: Scenario, repetitions: int) -> list[tuple[Request, ...]]:
 
 
 def _by_means(server: Server, requests: Sequence[Request]) -> MeanLoad | None:
-    served = [r for r in requests if not server.rules.refusal(r.prompt_tokens, r.output_tokens)]
+    refusals = [server.rules.refusal(r.prompt_tokens, r.output_tokens) for r in requests]
+    served = [request for request, reason in zip(requests, refusals, strict=True) if not reason]
     if not served:
-        raise SpecError([server.scenario.document.problem(("workload",), "must hold requests that can be served")])
+        why = ", ".join(f"{number} {reason}" for reason, number in Counter(refusals).items())
+        raise SpecError([server.scenario.document.problem(("workload",), f"must hold requests that can be served: {why}")])
     model = MeanModel(
         server.pricer, server.rules, served, server.drafts, server.mean_acceptance_length, server.deployment.independent_replicas
     )

@@ -18,10 +18,9 @@ from simulator.draft_tree import Tree
 from simulator.hardware import find_hardware
 from simulator.number_format import FORMATS
 from simulator.prediction import verdict
-from simulator.resources import unknown
 from simulator.scenario import Scenario, scenario_of
 from simulator.serving import Summary, summarise
-from simulator.simulation import Progress, Server, batching_rules, speculative_servers
+from simulator.simulation import Progress, Server, batching_rules, proposal_share, require_served, speculative_servers
 from simulator.spec import Document, Problem, SpecError, nearest
 from simulator.speculation import HEAD_FAMILIES, METHODS, MODELLESS_METHODS
 from simulator.workload import Request, requests_of
@@ -92,12 +91,15 @@ def compare(scenario: Scenario, axis: str, values: Sequence[str] = (), progress:
         raise SpecError([scenario.document.problem(("speculation",), "must be given: compare is about speculation")])
     changes, notes = _CHANGES[axis](scenario, values)
     base = _served(Server.of(scenario), _requests(scenario))
+    require_served(scenario, base)
+    if base.tpot_s is None:
+        must = "must hold answers of more than one token: compare is about the time per output token"
+        raise SpecError([scenario.document.problem(("workload",), must)])
     rows = []
     for number, (name, change) in enumerate(changes.items(), start=1):
         rows.append(_alternative(name, scenario, change))
         if progress is not None:
             progress(f"by {axis}", number, len(changes))
-    assert base.tpot_s is not None
     return ComparedScenarios(axis, scenario, base.tpot_s.mean, tuple(rows), tuple(notes))
 
 
@@ -130,7 +132,8 @@ def _row(name: str, scenario: Scenario) -> Alternative:
     context, law = plain.load.mean_context_tokens or 1.0, server.law
     assert law is not None
     pricer = UncertainPricer(server.deployment.replica(), float(law.conditional_rates(shape.depth).prod()))
-    spread = Estimate.lognormal(1.0, pricer.log_std(shape.depth, batch, context)).high
+    proposed = proposal_share(runs[-1][1])
+    spread = Estimate.lognormal(1.0, pricer.log_std(shape.depth, batch, context, proposed)).high
     gains = [before / seconds for seconds in times]
     return Alternative(
         name=name,
@@ -140,7 +143,7 @@ def _row(name: str, scenario: Scenario) -> Alternative:
         tpot_s=times,
         plain_tokens_per_s=plain.output_tokens_per_s,
         tokens_per_s=tuple(summary.output_tokens_per_s for _, summary in runs),
-        r=pricer.base.round(shape.depth, batch, context).r,
+        r=pricer.base.round(shape.depth, batch, context, proposed).r,
         gain=Estimate(math.sqrt(min(gains) * max(gains)), min(gains) / spread, max(gains) * spread),
         memory=memory_taken(scenario, shape.depth),
     )
@@ -203,6 +206,10 @@ def _changed(document: Document, change: Mapping[str, Any]) -> Document:
 Changes = dict[str, dict[str, Any]]
 
 
+def _unknown(noun: str, name: str, names: Sequence[str]) -> SpecError:
+    return SpecError([Problem("--values", "", f"must be a {noun} ({', '.join(names)})", repr(name), nearest(name, names))])
+
+
 def _methods(scenario: Scenario, values: Sequence[str]) -> tuple[Changes, Iterator[str]]:
     """The scenario's own method as it is; others with a head built from the target, and acceptance as measured elsewhere."""
     spec = scenario.file.speculation
@@ -212,7 +219,7 @@ def _methods(scenario: Scenario, values: Sequence[str]) -> tuple[Changes, Iterat
     asked = list(values) or [name for name in known if band_for(name, gammas[0]) is not None and _has(scenario, name)]
     for name in asked:
         if name not in METHODS or name == "none":
-            raise unknown("", "--values", "method", name, METHODS[1:])
+            raise _unknown("method", name, METHODS[1:])
     changes: Changes = {f"{spec.method} (own)": {}}
     for name in asked:
         if name != spec.method:
@@ -252,7 +259,7 @@ def _weights(scenario: Scenario, values: Sequence[str]) -> tuple[Changes, Iterat
     asked = [scenario.deployment.weights if value == "own" else value for value in (values or _QUANTIZED)]
     for value in asked:
         if value not in known:
-            raise unknown("", "--values", "type of weights", value, known)
+            raise _unknown("type of weights", value, known)
     note = (
         "quality and acceptance are taken as equal: types of weights change the text a little, and a head trained on the wide "
         "target may accept less under a narrow one"

@@ -97,7 +97,8 @@ def explain(
     """
     point, utilization = point_of_scenario(scenario, gamma, batch, context, tree), scenario.limits.gpu_memory_utilization
     asked = batch is not None or context is not None
-    return _explain(point, scenario.warnings, utilization, may_be_too_much=asked)
+    warnings = (*scenario.warnings, *([point.remark] if point.remark else []))
+    return _explain(point, warnings, utilization, may_be_too_much=asked)
 
 
 def explain_point(point: OperatingPoint, document: Document) -> Explanation:

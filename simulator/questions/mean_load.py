@@ -72,7 +72,7 @@ class MeanModel:
         drafts = self.drafts(batch)
         decode = [(self.context_tokens, drafts)] * batch if self.decoded_tokens > 0 else []
         round_s = self.pricer.price(decode, (), 0).seconds if decode else 0.0
-        prompt_s = float(np.mean([self._prompt_s(decode, round_s, tokens) for tokens in self._prompts]))
+        prompt_s = float(np.mean([self._prompt_s(decode, round_s, tokens, batch) for tokens in self._prompts]))
         rounds = self.decoded_tokens / self.tau(drafts) if decode else 0.0
         rate_per_s = batch / (rounds * round_s + batch * prompt_s)
         # A request arrives in the middle of a step, and its prompt shares the next with the decoding sequences.
@@ -80,9 +80,11 @@ class MeanModel:
         tpot_s = batch / rate_per_s / self.decoded_tokens if decode else 0.0
         return MeanLoad(batch, self.replicas * rate_per_s, tpot_s, ttft_s, ttft_s + self.decoded_tokens * tpot_s)
 
-    def _prompt_s(self, decode: list[tuple[int, int]], round_s: float, tokens: int) -> float:
-        """What one prompt adds to the steps that take it in."""
+    def _prompt_s(self, decode: list[tuple[int, int]], round_s: float, tokens: int, batch: int) -> float:
+        """What one prompt adds to the steps that take it in; where nothing decodes, its part of a step of many."""
         room = max(self.rules.max_num_batched_tokens - sum(1 + drafted for _, drafted in decode), 1)
+        if not decode and (together := min(room // tokens, batch)) > 1:
+            return self.pricer.price((), ((tokens, 0),) * together, together).seconds / together
         added_s = 0.0
         for before in range(0, tokens, room):
             new = min(room, tokens - before)

@@ -17,14 +17,14 @@ from simulator.draft_tree import Tree
 from simulator.prediction import OperatingPoint, resolve
 from simulator.questions.break_even import own_context
 from simulator.scenario import Scenario
-from simulator.simulation import plain_load
+from simulator.simulation import Server, drafted_at, plain_load
 from simulator.spec import Document
 
 
 @dataclass(frozen=True)
 class PricedPoint:
     """Where a question is asked. law_at: None where acceptance is open. extra_std: doubt of ln R from what was assumed.
-    acceptance_factor: on every conditional acceptance rate, up to 1."""
+    acceptance_factor: on every conditional acceptance rate, up to 1. remark: what a policy has to do with γ."""
 
     deployment: Deployment
     gamma: int
@@ -33,6 +33,7 @@ class PricedPoint:
     law_at: Callable[[int], AcceptanceLaw | None]
     extra_std: float = 0.0
     acceptance_factor: float = 1.0
+    remark: str = ""
 
     @property
     def shape(self) -> Tree:
@@ -86,8 +87,8 @@ def point_of_scenario(
     context: int | None = None,
     tree: Tree | None = None,
 ) -> PricedPoint:
-    """The scenario's own mean batch and context unless given, its first γ or tree. The mean batch is that of its requests served
-    without speculation. Raises ValueError without speculation."""
+    """The scenario's own mean batch and context unless given, its first γ or tree; of a policy what it drafts at that batch. The
+    mean batch is that of its requests served without speculation. Raises ValueError without speculation."""
     if gamma is not None and not scenario.gammas:
         raise ValueError("the scenario drafts trees only: its acceptance says nothing of a chain")
     if not scenario.deployment.speculative:
@@ -102,8 +103,13 @@ def point_of_scenario(
         resolved = scenario.acceptance(tokens, None if shape.is_chain else shape)
         return None if resolved is None else resolved.law
 
-    shape = tree or (Tree.chain(gamma) if gamma else scenario.shapes[0])
-    return PricedPoint(scenario.deployed(shape), shape.depth, batch, context or own_context(scenario), law_at)
+    (shape, policy), remark = scenario.variants[0], ""
+    if tree is not None or gamma is not None:
+        shape = tree or Tree.chain(gamma or 1)
+    elif (law := law_at(shape.steps)) is not None:
+        drafted, remark = drafted_at(Server(scenario, scenario.deployed(shape), shape, law, policy=policy), batch)
+        shape = shape if not remark else Tree.chain(drafted)
+    return PricedPoint(scenario.deployed(shape), shape.depth, batch, context or own_context(scenario), law_at, remark=remark)
 
 
 def point_of_flags(point: OperatingPoint, document: Document) -> tuple[PricedPoint, tuple[str, ...]]:

@@ -21,10 +21,10 @@ from simulator.draft_policy import ByBatch, tokens_in
 from simulator.draft_tree import Tree
 from simulator.questions.break_even import BATCHES, contexts_around, own_context
 from simulator.scenario import Scenario
-from simulator.serving import ServingResult, paired_ratio
+from simulator.serving import ServingResult, paired_ratio, summarise
 from simulator.serving.metrics import Value
 from simulator.serving_engine import captured_rows
-from simulator.simulation import LEAST_EFFECT, TIE, Progress, Server
+from simulator.simulation import LEAST_EFFECT, TIE, Progress, Server, require_served, verdict_of
 from simulator.spec import SpecError
 from simulator.speculation import drafts_at_once
 from simulator.workload import requests_of
@@ -33,6 +33,7 @@ LARGEST = 8
 # Batches of a table are tried one by one up to so many, above that in equal steps.
 EVERY_BATCH = 512
 HELD_OUT = 5
+PER_TOKEN = "mean time per output token"
 Range = tuple[int, int, int]
 
 
@@ -75,6 +76,11 @@ class ScheduleAnswer:
     def needed(self) -> bool:
         """Whether the table certainly gains more than half a per cent over the best fixed γ."""
         return self.gain is not None and self.gain.low > 1 + LEAST_EFFECT
+
+    @property
+    def worse(self) -> bool:
+        """Whether the table certainly loses as much."""
+        return self.gain is not None and verdict_of(self.gain) == "lose"
 
     @property
     def contexts(self) -> tuple[int, ...]:
@@ -225,6 +231,9 @@ class _Worth:
         """The gain of each fixed γ over none, on the scenario's own seed."""
         seed = self.scenario.file.seed
         plain = self._run(Server.of(self.scenario), seed)
+        require_served(self.scenario, summarise(plain))
+        if self.metric == PER_TOKEN and np.isnan(self.value(plain.records)).all():  # answers of one token have none
+            self.metric, self.value = "mean end-to-end latency", lambda records: records.e2e_latency_s
         gains = {0: 1.0}
         for gamma, server in self.prices.servers.items():
             gains[gamma] = self._gain(self._run(server, seed), plain)
@@ -254,14 +263,15 @@ class _Worth:
         """Above 1 where the first run is the better one."""
         try:
             return paired_ratio(base.records, better.records, self.value).ratio
-        except ValueError:  # answers of one token have no time per token
-            return paired_ratio(base.records, better.records, lambda records: records.e2e_latency_s).ratio
+        except ValueError:
+            must = "must let some requests finish at every γ and seed tried, or there is nothing to compare"
+            raise SpecError([self.scenario.document.problem(("workload",), must)]) from None
 
 
 def _metric(scenario: Scenario) -> tuple[str, Value]:
     """What is compared, and by which time of a request."""
     arrivals = scenario.file.workload.arrivals
     if arrivals.users is None:
-        return "mean time per output token", lambda records: records.tpot_s
+        return PER_TOKEN, lambda records: records.tpot_s
     think_s = arrivals.think_time_s or 0.0
     return "output rate per user", lambda records: records.e2e_latency_s + think_s

@@ -54,8 +54,7 @@ def _fleets(answer: CapacityAnswer) -> list[str]:
     for row in dict.fromkeys(rows):
         fleet = row.fleet
         assert fleet is not None
-        devices = f"{fleet.devices:,} device{'s' if fleet.devices > 1 else ''}"
-        text = f"{devices} ({fleet.copies:,} × {row.devices}) with {row.label}"
+        text = f"{devices_in_words(fleet.devices)} ({fleet.copies:,} × {row.devices}) with {row.label}"
         if fleet.cost_per_hour is not None:
             text += f", {significant(fleet.cost_per_hour)} per hour"
         shown.append(text)
@@ -63,6 +62,11 @@ def _fleets(answer: CapacityAnswer) -> list[str]:
         return []
     head_room = f"{100 * planning.head_room:.0f} % head-room"
     return [f"For {significant(answer.demand_per_s)} requests per second with {head_room}: {'; '.join(shown)}."]
+
+
+def devices_in_words(devices: int) -> str:
+    """``1 device``, ``12 devices``."""
+    return f"{devices:,} device{'s' if devices > 1 else ''}"
 
 
 def _level(answer: CapacityAnswer) -> str:
@@ -86,19 +90,21 @@ def _bounds(row: CapacityRow) -> str:
 
 
 def _sentence_case(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """γ is a symbol and stays as it is."""
+    return text if text.startswith("γ") else text[:1].upper() + text[1:]
 
 
 # --------------------------------------------------------------------------------------------------------------- table
 
 
-def capacity_tables(answer: CapacityAnswer) -> tuple[Table, Table]:
-    """(header, rows) twice, a row for each variant: rates by means and by simulation; the fleet for the demand."""
+def capacity_tables(answer: CapacityAnswer) -> tuple[Table, ...]:
+    """(header, rows) twice, a row for each variant: rates by means and by simulation; the fleet for the demand, if any."""
     rates = ["variant", "by means", "simulated", "80 %", "gain", "verdict", "limited by"]
     priced = answer.planning.price_per_gpu_hour is not None
     fleets = ["variant", "copies", "devices", "load (%)", "J/token", *(["per hour", "per M tokens"] if priced else [])]
     planned = [row for row in answer.rows if row.fleet is not None]
-    return (rates, [_rates(row) for row in answer.rows]), (fleets, [_fleet(row, priced) for row in planned])
+    found: tuple[Table, ...] = ((rates, [_rates(row) for row in answer.rows]),)
+    return (*found, (fleets, [_fleet(row, priced) for row in planned])) if planned else found
 
 
 def _rates(row: CapacityRow) -> list[str]:

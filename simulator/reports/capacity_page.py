@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from simulator.plots.words import interval, short_name, significant, speculation_name, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
-from simulator.reports.capacity import capacity_doubts, capacity_notes, capacity_sentences, capacity_tables
+from simulator.reports.capacity import capacity_doubts, capacity_notes, capacity_sentences, capacity_tables, devices_in_words
 from simulator.reports.page import Fact, Page, Section, Table, Text, Tone, Verdict
 from simulator.reports.run_page import BY_RATE
 from simulator.reports.sources import closing_sections, closing_words
@@ -15,11 +15,11 @@ from simulator.reports.sources import closing_sections, closing_words
 def capacity_page(answer: CapacityAnswer) -> Page:
     """The report of a capacity question."""
     scenario, deployment = answer.scenario, answer.scenario.deployment
-    rates, fleets = (Table.of(*table) for table in capacity_tables(answer))
+    rates, *fleets = (Table.of(*table) for table in capacity_tables(answer))
     notes = [Text(note) for note in capacity_notes(answer)]
     sections = [
         Section("Rates that are carried", (BY_RATE, rates, *notes)),
-        *([Section(f"Devices for {significant(answer.demand_per_s)} requests per second", (fleets,))] if fleets.rows else []),
+        *(Section(f"Devices for {significant(answer.demand_per_s)} requests per second", (table,)) for table in fleets),
         *closing_sections(scenario, (*capacity_doubts(answer), *answer.warnings)),
     ]
     devices = f"{deployment.devices} × " if deployment.devices > 1 else ""
@@ -47,7 +47,7 @@ def _verdict(answer: CapacityAnswer) -> Verdict:
         how = f"{speculation_name(answer.scenario)}, {top.label}"
         number = times(top.gain.value)
         number_is = f"the requests per second that are carried without speculation: {rate} with {how}"
-    advice = "" if best.fleet is None else f"Serve with {best.label}: {best.fleet.devices:,} devices for this demand."
+    advice = "" if best.fleet is None else f"Serve with {best.label}: {devices_in_words(best.fleet.devices)} for this demand."
     return Verdict(outcome, tone, sentences, number, number_is, top.gain, tuple(_facts(answer, top)), advice)
 
 

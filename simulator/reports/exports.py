@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulator.draft_policy import FIXED, SETTABLE, PolicySpec
+from simulator.draft_policy import FIXED, SETTABLE, PolicySpec, whole_table
 from simulator.draft_tree import Tree
 from simulator.interchange.engine_settings import ENGINES, NotExpressibleError, Setting, Snippet, snippets
 from simulator.scenario import Scenario
@@ -29,12 +29,13 @@ def setting_for(scenario: Scenario, shape: Tree, policy: PolicySpec = FIXED) -> 
     """A shape of the scenario's method, drafted by a policy of `SETTABLE`."""
     speculation, deployment = scenario.file.speculation, scenario.deployment
     assert speculation is not None
+    table = policy.engine_table(shape.steps)
     return Setting(
         method=speculation.method,
         num_speculative_tokens=shape.depth,
         drafter=speculation.drafter,
         draft_tensor_parallel_size=deployment.draft_tensor_parallel_size if deployment.separate_drafter is not None else None,
-        by_batch=policy.engine_table(shape.steps),
+        by_batch=None if table is None else whole_table(table, scenario.limits.max_num_seqs),
         tree=None if shape.is_chain else shape,
         heterogeneous_vocabulary=speculation.heterogeneous_vocabulary,
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from simulator.cost.uncertainty import Estimate
 from simulator.draft_policy import ByBatch
 from simulator.draft_tree import Tree
 from simulator.interchange.engine_settings import NotExpressibleError, Snippet, snippets
@@ -27,17 +28,23 @@ def schedule_sentences(answer: ScheduleAnswer) -> tuple[str, ...]:
         always = answer.table[0][2]
         what = f"γ = {always}" if always else "no draft"
         return (f"No schedule needed: {what} is best at every batch, at a context of {answer.own_context:,} tokens.", alone)
+    gain, better = answer.gain, answer.gain.value >= 1
+    shown = gain if better else Estimate(1 / gain.value, 1 / gain.high, 1 / gain.low)
     held = (
-        f"{answer.metric} {times(answer.gain.value)} better than with {fixed} (80 % interval {interval(answer.gain)}), simulated "
-        f"on {len(answer.held_out_seeds)} seeds that chose neither"
+        f"{answer.metric} {times(shown.value)} {'better' if better else 'worse'} than with {fixed} (80 % interval "
+        f"{interval(shown)}), simulated on {len(answer.held_out_seeds)} seeds that chose neither"
     )
     if answer.needed:
         return (f"Vary γ with the batch: {held}.", _words(answer.table), alone)
-    return (f"No schedule needed: what the table gains is below noise: {held}.", alone, f"For the record: {_words(answer.table)}")
+    why = "the table, chosen point by point, loses on these arrivals" if answer.worse else "what the table gains is below noise"
+    return (f"No schedule needed: {why}: {held}.", alone, f"For the record: {_words(answer.table)}")
 
 
 def _words(table: tuple[Range, ...]) -> str:
-    parts = [f"{'no drafts' if gamma == 0 else f'γ = {gamma}'} at batch {first} to {last}" for first, last, gamma in table]
+    parts = [
+        f"{'no drafts' if gamma == 0 else f'γ = {gamma}'} at batch {first}{f' to {last}' if last > first else ''}"
+        for first, last, gamma in table
+    ]
     return f"{', '.join(parts)}."
 
 

@@ -30,7 +30,7 @@ def fit_sentence(answer: EngineOfServer) -> str:
     better = "" if after < before else "; that is no better: keep the base engine, or measure more points"
     return (
         f"{len(answer.points)} runs identify {names}. Each run predicted with constants fitted without it: "
-        f"{100 * after:.1f} % off on average, by {answer.base_name} {100 * before:.1f} %{better}."
+        f"{_percent(after)} off on average, by {answer.base_name} {_percent(before)}{better}."
     )
 
 
@@ -60,7 +60,7 @@ def fitted_run_rows(answer: EngineOfServer) -> list[tuple[str, ...]]:
             Path(point.point.run.where).name,
             str(point.point.gamma) if point.point.speculative else "–",
             f"{significant(1e3 * point.point.time_per_token_s)} ms",
-            *(f"{100 * point.error(seconds):+.1f} %" for seconds in (point.base_s, point.fitted_s, point.left_out_s)),
+            *(_percent(point.error(seconds), "+") for seconds in (point.base_s, point.fitted_s, point.left_out_s)),
         )
         for point in answer.points
     ]
@@ -179,3 +179,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _percent(share: float, sign: str = "") -> str:
+    """Tenths up to 100 %, none above."""
+    return f"{100 * share:{sign},.{1 if abs(share) < 1 else 0}f} %"

@@ -43,11 +43,11 @@ def run_table(result: SimulationResult) -> Table:
     best = result.best
     chosen = None if best is None else best.variant.drafting
     ranked = sorted(result.comparisons, key=lambda comparison: (comparison.variant.drafting != chosen, -comparison.gain.value))
-    for count in range(len(ranked), 0, -1):
+    for count in range(len(ranked), 1, -1):
         header, rows = _table(result, [comparison for comparison in result.comparisons if comparison in ranked[:count]])
         if width(header, rows) <= TABLE_COLUMNS:
             return header, rows
-    return _table(result, [])
+    return _table(result, ranked[:1])
 
 
 def width(header: list[str], rows: list[list[str]]) -> int:
@@ -72,7 +72,8 @@ def _verdict_rows(result: SimulationResult) -> list[tuple[str, Cell]]:
     """What the verdict is about, with its gain where no other row holds it."""
     if not result.comparisons:
         return []
-    metric = SHORT_METRICS.get(result.comparisons[0].metric, result.comparisons[0].metric)
+    metric = result.comparisons[0].metric.partition(" (")[0]  # in brackets: why it is not another one
+    metric = SHORT_METRICS.get(metric, metric)
     rows: list[tuple[str, Cell]] = [(f"verdict ({metric})", _verdict)]
     if metric not in ("TPOT", "end-to-end"):
         rows += _gain_rows(metric, lambda c: c.gain)

@@ -83,7 +83,10 @@ def _outcome(comparison: Comparison, result: SimulationResult) -> str:
     factor = f"Too close to call: the gain in {comparison.metric} is {times(comparison.gain.value)} {how}"
     if not is_known(comparison.gain):
         return f"{factor}, from too few requests for an interval."
-    return f"{factor}, and its 80 % interval, {interval(comparison.gain)}, contains 1."
+    bounds = interval(comparison.gain)
+    if comparison.gain.low <= 1 <= comparison.gain.high:
+        return f"{factor}, and its 80 % interval, {bounds}, contains 1."
+    return f"{factor} (80 % interval {bounds}), and that decides nothing."
 
 
 def _changed(comparison: Comparison) -> str:
