@@ -41,7 +41,9 @@ def validate(
         list[str] | None,
         typer.Option(help="local: TARGET+DRAFT@γ, or byte_pair or smollm2 for its standard drafts; may be repeated."),
     ] = None,
-    minutes: Annotated[float | None, typer.Option(min=0, help="local: measure about this long, but at least two blocks.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, max=1440, help="local: measure about this long, but at least two blocks.")
+    ] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=4, max=4096, help="local: output tokens per prompt.")] = None,
     prompts_per_kind: Annotated[
         int | None, typer.Option(min=1, max=12, help="local: prompts of each kind of text, which also make up the batch.")

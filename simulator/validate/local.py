@@ -97,7 +97,7 @@ def validate_locally(order: LocalOrder, progress: Progress = lambda *_: None) ->
             blocks = _measure(order, benches, begin_s, progress)
             processor = Device("cpu").facts.name
     except (DecodingError, ModelFileError, PairError) as error:
-        raise SpecError([Problem("", "", str(error))]) from None
+        raise SpecError([Problem("--pairs" if order.pairs else "", "", str(error))]) from None
     cases = [case for each in benches for case in compare(each)]
     every = [run for each in benches for runs in each.runs.values() for run in runs]
     factor = sum(run.wall_s for run in every) / sum(run.cpu_s for run in every)
