@@ -49,6 +49,22 @@ def print_sentence(console: Console, text: str, style: str = "", indent: str = "
         console.print(Text(line.replace("\u00a0", " "), style=style))
 
 
+def print_verdict(console: Console, sentences: Iterable[str], style: str) -> None:
+    """The first sentence in its style, the rest indented below it, and a blank line."""
+    first, *rest = sentences
+    print_sentence(console, first, style)
+    for sentence in rest:
+        print_sentence(console, sentence, indent="  ")
+    console.print()
+
+
+def print_titled_tables(console: Console, tables: Iterable[tuple[str, Sequence[str], Iterable[Sequence[str]]]]) -> None:
+    """Each table under its title."""
+    for title, header, rows in tables:
+        console.print(Text(title, style="bold"))
+        print_table(console, header, rows)
+
+
 def print_notes(console: Console, notes: Iterable[str], warnings: Iterable[str]) -> None:
     for text in (*notes, *(f"Note: {warning}" for warning in warnings)):
         print_sentence(console, text, "dim")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.text import Text
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
-from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table
+from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_titled_tables
 from simulator.spec import SpecError
 
 if TYPE_CHECKING:
@@ -40,7 +39,5 @@ def _print_break_even(console: Console, answer: BreakEven) -> None:
 
     print_sentence(console, reports.break_even_sentence(answer), "bold")
     console.print()
-    for title, header, rows in reports.break_even_tables(answer):
-        console.print(Text(title, style="bold"))
-        print_table(console, header, rows)
+    print_titled_tables(console, reports.break_even_tables(answer))
     print_notes(console, [], answer.warnings)

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
-from simulator.console import (
-    VERDICT_STYLE,
-    console_of_stdout,
-    print_json,
-    print_notes,
-    print_sentence,
-    print_table,
-    progress_bars,
-)
+from simulator.console import VERDICT_STYLE, console_of_stdout, print_json, print_notes, print_table, print_verdict, progress_bars
 from simulator.spec import Document, Problem, SpecError, check, plain_scalar
 
 if TYPE_CHECKING:
@@ -52,12 +44,8 @@ def capacity(
         print_json(reports.capacity_summary(answer))
         return
     console = console_of_stdout()
-    verdict, *rest = reports.capacity_sentences(answer)
     style = "bold red" if answer.best is None else VERDICT_STYLE.get(answer.best.verdict or "", "bold")
-    print_sentence(console, verdict, style)
-    for sentence in rest:
-        print_sentence(console, sentence, indent="  ")
-    console.print()
+    print_verdict(console, reports.capacity_sentences(answer), style)
     for header, rows in reports.capacity_tables(answer):
         print_table(console, header, rows)
     print_notes(console, reports.capacity_notes(answer), (*reports.capacity_doubts(answer), *answer.warnings))

@@ -8,7 +8,15 @@ import typer
 from pydantic import Field
 
 from simulator.commands.flags import AsJson, OutDir, at_point
-from simulator.console import VERDICT_STYLE, console_of_stdout, print_json, print_notes, print_sentence, print_table
+from simulator.console import (
+    VERDICT_STYLE,
+    console_of_stdout,
+    print_json,
+    print_notes,
+    print_sentence,
+    print_table,
+    print_verdict,
+)
 from simulator.spec import Document, Problem, Spec, SpecError, check, plain_scalar
 
 if TYPE_CHECKING:
@@ -79,11 +87,7 @@ def explain(
         print_json(reports.explanation_summary(answer))
         return
     console = console_of_stdout()
-    first, *rest = reports.explanation_sentences(answer)
-    print_sentence(console, first, VERDICT_STYLE.get(answer.verdict, "bold"))
-    for sentence in rest:
-        print_sentence(console, sentence, indent="  ")
-    console.print()
+    print_verdict(console, reports.explanation_sentences(answer), VERDICT_STYLE.get(answer.verdict, "bold"))
     print_table(console, *reports.explanation_table(answer))
     print_table(console, *reports.sensitivity_table(answer.sensitivity))
     for sentence in reports.sensitivity_sentences(answer.sensitivity):

@@ -14,8 +14,8 @@ from simulator.console import (
     err,
     print_json,
     print_notes,
-    print_sentence,
     print_table,
+    print_verdict,
     progress_bars,
     require_writable,
     write_output,
@@ -52,11 +52,7 @@ def run(
         print_json(reports.run_summary(result))
         return
     console = console_of_stdout()
-    verdict, *reasons = reports.headline(result)
-    print_sentence(console, verdict, VERDICT_STYLE.get(reports.answer(result), "bold"))
-    for reason in reasons:
-        print_sentence(console, reason, indent="  ")
-    console.print()
+    print_verdict(console, reports.headline(result), VERDICT_STYLE.get(reports.answer(result), "bold"))
     header, rows = reports.run_table(result)
     print_table(console, header, rows)
     print_notes(console, [result.plain.summary.note], result.warnings)

@@ -7,7 +7,15 @@ import sys
 from rich.text import Text
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
-from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table, progress_bars
+from simulator.console import (
+    console_of_stdout,
+    print_json,
+    print_notes,
+    print_sentence,
+    print_table,
+    print_verdict,
+    progress_bars,
+)
 
 
 def schedule(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False) -> None:
@@ -27,11 +35,7 @@ def schedule(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False
         print_json(reports.schedule_summary(answer))
         return
     console = console_of_stdout()
-    verdict, *rest = reports.schedule_sentences(answer)
-    print_sentence(console, verdict, "bold green" if answer.needed else "bold")
-    for sentence in rest:
-        print_sentence(console, sentence, indent="  ")
-    console.print()
+    print_verdict(console, reports.schedule_sentences(answer), "bold green" if answer.needed else "bold")
     for header, rows in (reports.schedule_map(answer), reports.fixed_table(answer)):
         print_table(console, header, rows)
     for engine, snippets, reason in reports.schedule_snippets(answer):

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from simulator.commands.flags import AsJson
-from simulator.console import console_of_stdout, print_json, print_sentence, print_table, progress_bars
+from simulator.console import console_of_stdout, print_json, print_sentence, print_titled_tables, progress_bars
 
 
 def trace(
@@ -49,9 +48,7 @@ def trace(
     console = console_of_stdout()
     print_sentence(console, reports.trace_sentence(outcome.summary), "bold")
     console.print()
-    for title, header, rows in reports.trace_tables(outcome.summary):
-        console.print(Text(title, style="bold"))
-        print_table(console, header, rows)
+    print_titled_tables(console, reports.trace_tables(outcome.summary))
     if outcome.resumed:
         console.print(f"{outcome.resumed} prompts had been traced before.")
     console.print(f"Trace: {out}")

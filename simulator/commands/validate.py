@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
 from simulator.commands.flags import AsJson
 from simulator.console import (
@@ -16,7 +15,8 @@ from simulator.console import (
     print_json,
     print_notes,
     print_sentence,
-    print_table,
+    print_titled_tables,
+    print_verdict,
     progress_bars,
     table_json,
     write_output,
@@ -92,9 +92,7 @@ def _validate_published(
     console = console_of_stdout()
     print_sentence(console, tables.accuracy_sentence(scored), "bold")
     console.print()
-    for title, header, rows in parts:
-        console.print(Text(title, style="bold"))
-        print_table(console, header, rows)
+    print_titled_tables(console, parts)
 
 
 def _validate_locally(pairs: Sequence[str], given: dict[str, Any], out: Path | None, as_json: bool) -> None:
@@ -113,15 +111,9 @@ def _validate_locally(pairs: Sequence[str], given: dict[str, Any], out: Path | N
         print_json(views.local_summary(found))
     else:
         console = console_of_stdout()
-        first, *rest = views.local_sentences(found)
         style = {"holds": "bold green", "fails": "bold red"}.get(found.verdict, "bold yellow")
-        print_sentence(console, first, style)
-        for sentence in rest:
-            print_sentence(console, sentence, indent="  ")
-        console.print()
-        for title, header, rows in views.local_tables(found):
-            console.print(Text(title, style="bold"))
-            print_table(console, header, rows)
+        print_verdict(console, views.local_sentences(found), style)
+        print_titled_tables(console, views.local_tables(found))
         print_notes(console, [], views.local_notes(found))
         if out is not None:
             console.print(f"Page, numbers and figure: {out}")
