@@ -7,10 +7,10 @@ import re
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -19,7 +19,9 @@ from rich.text import Text
 from simulator.spec import Problem, SpecError
 from simulator.whole_file import write_whole
 
-Progress = Callable[[str, int, int], None]  # label, done, in all
+if TYPE_CHECKING:
+    from simulator.simulation import Progress
+
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 VERDICT_STYLE = {"win": "bold green", "lose": "bold red", "close": "bold yellow"}
 

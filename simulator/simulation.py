@@ -63,7 +63,7 @@ FEWEST_REQUESTS = 20
 # on all of them, as each user sends them in turn.
 PROBE_REQUESTS = 300
 Verdict = Literal["win", "lose", "close"]
-Progress = Callable[[str, int, int], None]  # (which run, requests begun, requests in all)
+Progress = Callable[[str, int, int], None]  # (which run, done of it, in all)
 
 
 @dataclass(frozen=True, slots=True)

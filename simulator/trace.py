@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib import metadata
 from pathlib import Path
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from calibration.prompts import Prompt
     from calibration.trace_log import TraceLog
     from calibration.tracing import PromptTrace
+    from simulator.simulation import Progress
 
 BUILTIN = "builtin"
 _EXTRA = ("torch", "transformers", "safetensors", "tokenizers", "filelock")
-Progress = Callable[[str, int, int], None]  # label, prompts done, prompts in all
 
 
 @dataclass(frozen=True, slots=True)

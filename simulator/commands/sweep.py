@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
-from simulator.console import Progress, console_of_stdout, err, print_json, print_sentence, print_table, progress_bars
+from simulator.console import console_of_stdout, err, print_json, print_sentence, print_table, progress_bars
 from simulator.spec import Document, Problem, SpecError, check
 
 if TYPE_CHECKING:
+    from simulator.simulation import Progress
     from simulator.sweep import Axis, Grid, SweepResult
 
 # Rows shown on a console; the files hold all.

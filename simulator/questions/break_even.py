@@ -12,7 +12,7 @@ from simulator.acceptance import AcceptanceLaw
 from simulator.cost.uncertainty import Z80, UncertainPricer
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
-from simulator.simulation import batching_rules
+from simulator.simulation import TIE, batching_rules
 from simulator.spec import SpecError
 from simulator.workload import mean_context_tokens, requests_of
 
@@ -20,7 +20,6 @@ GAMMAS = tuple(range(1, 9))
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 # Contexts beside the workload's own: powers of four around a chat.
 CONTEXTS = (512, 2048, 8192, 32768)
-TIE = 0.03
 TREES_HAVE_NO_RATE = (
     "trees are named steps/width/nodes; they break even at an acceptance length τ* only: an acceptance rate α* is of chains"
 )

@@ -241,11 +241,11 @@ class _Worth:
 
     def gain(self, table: tuple[Range, ...], fixed: int, seeds: tuple[int, ...]) -> Estimate:
         """Of a table over a fixed γ: the mean over seeds, with Student's t."""
+        from scipy.special import stdtrit  # slow to load
+
         largest = max(gamma for _, _, gamma in table)
         by_table = replace(self.prices.servers[largest], policy=ByBatch(table=table)) if largest else Server.of(self.scenario)
         alone = self.prices.servers[fixed] if fixed else Server.of(self.scenario)
-        from scipy.special import stdtrit  # slow to load
-
         logs = [math.log(self._gain(self._run(by_table, seed), self._run(alone, seed))) for seed in seeds]
         mean, error = float(np.mean(logs)), float(np.std(logs, ddof=1)) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
         half = float(stdtrit(max(len(logs) - 1, 1), 0.9)) * error

@@ -14,11 +14,10 @@ from simulator.cost.deployment import Deployment
 from simulator.cost.uncertainty import Z80, Estimate
 from simulator.draft_tree import Tree
 from simulator.hardware import Hardware, Quantity
-from simulator.prediction import OperatingPoint, verdict
-from simulator.questions.priced_point import PricedPoint, point_of_flags, point_of_scenario
+from simulator.prediction import verdict
+from simulator.questions.priced_point import PricedPoint, point_of_scenario
 from simulator.scenario import Scenario
 from simulator.serving_engine import GraphLadder, ServingEngine, captured_rows
-from simulator.spec import Document
 
 SHARE = 0.1
 _LONGEST_LADDER = 65536
@@ -96,11 +95,6 @@ def sensitivity(
 ) -> Sensitivity:
     """At the scenario's own operating point unless given, as `explain`. Raises ValueError without speculation."""
     return sensitivity_at(point_of_scenario(scenario, gamma, batch, context, tree))
-
-
-def sensitivity_of_point(point: OperatingPoint, document: Document) -> Sensitivity:
-    """The same at an operating point from flags. Raises `SpecError` and `prediction.UnsupportedError`."""
-    return sensitivity_at(point_of_flags(point, document)[0])
 
 
 def sensitivity_at(point: PricedPoint) -> Sensitivity:

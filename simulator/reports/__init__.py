@@ -4,11 +4,10 @@
 Importing this package imports neither matplotlib nor pyarrow; both load when files are written.
 """
 
-from simulator.plots.words import interval, milliseconds, significant, times
+from simulator.plots.words import interval, significant, times
 from simulator.reports.acceptance_trace import trace_json, trace_sentence, trace_tables
 from simulator.reports.break_even_page import break_even_page
 from simulator.reports.capacity import (
-    capacity_csv,
     capacity_doubts,
     capacity_notes,
     capacity_sentences,
@@ -53,7 +52,7 @@ from simulator.reports.schedule import (
     schedule_snippets,
     schedule_summary,
 )
-from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_summary, sensitivity_table
+from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_table
 from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary, measured_sentence, settings_of_check
 from simulator.reports.server_fit import CONSTANTS_HEADER as FIT_CONSTANTS_HEADER
 from simulator.reports.server_fit import RUNS_HEADER as FIT_RUNS_HEADER
@@ -83,7 +82,6 @@ __all__ = [
     "break_even_sentence",
     "break_even_summary",
     "break_even_tables",
-    "capacity_csv",
     "capacity_doubts",
     "capacity_notes",
     "capacity_sentences",
@@ -118,7 +116,6 @@ __all__ = [
     "markdown",
     "measured_sentence",
     "memory_table",
-    "milliseconds",
     "prediction_rows",
     "prediction_sentence",
     "prepare_directory",
@@ -131,7 +128,6 @@ __all__ = [
     "schedule_snippets",
     "schedule_summary",
     "sensitivity_sentences",
-    "sensitivity_summary",
     "sensitivity_table",
     "settings_of_check",
     "settings_rows",

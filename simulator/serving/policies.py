@@ -8,6 +8,7 @@ time, and both engines choose alike.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from simulator.draft_policy import AcceptanceWindow, ByBatch, ByContext, GoodputOptimal, OffAbove, PolicySpec, tokens_in
@@ -32,7 +33,7 @@ class DraftPolicy:
         """Rounds at γ are over; all but `rounds` are sums over rounds and sequences. draft_rounds: those with a draft."""
 
 
-class LookingPolicy(DraftPolicy):
+class LookingPolicy(DraftPolicy, ABC):
     """Looks every `look_every` rounds at the sums since it last looked."""
 
     def __init__(self, look_every: int, switch_s: float):
@@ -54,12 +55,13 @@ class LookingPolicy(DraftPolicy):
             self._sequences = self._context_tokens = 0
             self._seen = {}
 
+    @abstractmethod
     def _choose(self, running: int) -> int:
-        raise NotImplementedError
+        """γ for so many running sequences, by what was last seen."""
 
+    @abstractmethod
     def _look(self, context_tokens: float, seen: dict[int, tuple[int, int]]) -> None:
         """Takes in the mean context and, by γ, draft rounds and accepted drafts since the last look."""
-        raise NotImplementedError
 
 
 class ContextPolicy(LookingPolicy):

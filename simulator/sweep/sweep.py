@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from simulator.sweep.cells import Cell, Grid
 from simulator.sweep.ledger import Outcome, opened
 from simulator.sweep.workers import outcomes
 
+if TYPE_CHECKING:
+    from simulator.simulation import Progress
+
 LEDGER = "cells.jsonl"
-Progress = Callable[[str, int, int], None]  # label, cells done, in all
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ from simulator.validate.comparison import compare, with_floors
 if TYPE_CHECKING:
     from calibration.pairs import Pair
     from calibration.prompts import Prompt
+    from simulator.simulation import Progress
 
 COPY_KINDS = ("copy", "edit")
 KINDS = ("copy-heavy", "ordinary")
@@ -43,7 +44,6 @@ STANDARD = {
     "byte_pair": (("byte_pair", 4), ("ngram", 12), ("self", 3)),
     "smollm2": (("skip:12-17", 2), ("ngram", 12), ("self", 3)),
 }
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
