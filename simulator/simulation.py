@@ -187,8 +187,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None, readable: boo
     """
     requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
     warnings = list(scenario.warnings)
-    undrafted = Server(scenario, scenario.deployment.plain(), _NOTHING, None, readable)
-    plain = _variant(undrafted, "no speculation", requests, progress)
+    plain = _variant(replace(Server.of(scenario), readable=readable), "no speculation", requests, progress)
     warnings += _too_short(scenario, requests)
     comparisons = [
         _compare(server, plain, _variant(server, label, requests, progress), requests, progress)
@@ -229,7 +228,7 @@ def _too_short(scenario: Scenario, requests: tuple[Request, ...]) -> list[str]:
 def plain_load(scenario: Scenario) -> Load:
     """How busy the server is without speculation: mean batch and context of the scenario's own requests."""
     requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
-    summary = summarise(Server(scenario, scenario.deployment.plain(), _NOTHING, None).run(requests))
+    summary = summarise(Server.of(scenario).run(requests))
     require_served(scenario, summary)
     return summary.load
 
@@ -308,10 +307,6 @@ class _NoDrafts:
 _NO_DRAFTS = _NoDrafts()
 
 
-# The shape of a run without speculation.
-_NOTHING = Tree.chain(0)
-
-
 @dataclass(frozen=True)
 class Server:
     """Serves the scenario's requests under one deployment, shape of draft and acceptance law (None = no speculation)."""
@@ -331,7 +326,7 @@ class Server:
         """The server at one chain or tree of a scenario whose acceptance is given; None is no speculation."""
         resolved = scenario.acceptance(shape.steps, shape) if shape is not None else None
         if shape is None or resolved is None:
-            return cls(scenario, scenario.deployment.plain(), _NOTHING, None)
+            return cls(scenario, scenario.deployment.plain(), Tree.chain(0), None)
         return cls(scenario, scenario.deployed(shape), shape, resolved.law)
 
     @cached_property
@@ -465,10 +460,10 @@ class Server:
             return self.path(request)
 
         rate_per_s = OVERLOAD * self._rough_capacity(requests, at_once)
-        found, own_per_s = self._overloaded(requests, total, rate_per_s, path)
-        while own_per_s > LEAST_OVERLOAD_SHARE * rate_per_s:
+        found = self._overloaded(requests, total, rate_per_s, path)
+        while found.per_s > LEAST_OVERLOAD_SHARE * rate_per_s:
             rate_per_s *= OVERLOAD
-            found, own_per_s = self._overloaded(requests, total, rate_per_s, path)
+            found = self._overloaded(requests, total, rate_per_s, path)
         return found
 
     def _rough_capacity(self, requests: tuple[Request, ...], at_once: int) -> float:
@@ -489,8 +484,8 @@ class Server:
 
     def _overloaded(
         self, requests: tuple[Request, ...], number: int, rate_per_s: float, path: Callable[[Request], AcceptancePath]
-    ) -> tuple[Saturation, float]:
-        """How the deployment does under this rate, and the requests a second that one replica finishes."""
+    ) -> Saturation:
+        """How one replica does under this rate."""
         arriving = tuple(
             again(r, i, i // len(requests), i / rate_per_s) for i, r in zip(range(number), cycle(requests), strict=False)
         )
@@ -502,8 +497,7 @@ class Server:
         spans = np.histogram(ends, np.linspace(start_s, end_s, SATURATION_SPANS + 1))[0]
         share = load_in(result, Window(start_s, end_s, result.records[:0], "")).prefill_share
         log_std = float(spans.std(ddof=1) / spans.mean() / math.sqrt(SATURATION_SPANS))
-        own_per_s = float(spans.sum()) / (end_s - start_s)
-        return Saturation(own_per_s, log_std, share), own_per_s
+        return Saturation(float(spans.sum()) / (end_s - start_s), log_std, share)
 
 
 def _variant(server: Server, label: str, requests: tuple[Request, ...], progress: Progress | None) -> Variant:
