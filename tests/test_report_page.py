@@ -27,20 +27,8 @@ from simulator.reports.page import Bullets, Code, Fact, Figure, Heading, Page, S
 from simulator.scenario import scenario_of
 from simulator.simulation import simulate
 from simulator.spec import parse_yaml
+from tests.test_reports import WITHOUT_LEVEL as SCENARIO
 
-SCENARIO = """
-hardware: h100_sxm
-engine: vllm
-target: {model: meta-llama/Llama-3.1-8B-Instruct}
-speculation: {method: eagle3, drafter: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, num_speculative_tokens: [2, 4]}
-acceptance: {acceptance_rate: 0.6}
-workload:
-  arrivals: {process: poisson, rate_per_s: 10}
-  lengths: {prompt: 600, output: {distribution: lognormal, median: 60, p90: 150}}
-  num_requests: 60
-limits: {max_model_len: 16384}
-seed: 7
-"""
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 NASTY = '<script>alert("1")</script> & <img src=x onerror=alert(1)> `<b>`'
 
