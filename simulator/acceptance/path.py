@@ -111,7 +111,8 @@ def _rounds_along(flags: Flags, tokens: int, drafted: int) -> Positions:
     np.subtract(starts, since_miss, out=since_miss)
     np.remainder(since_miss, 1 + drafted, out=since_miss)
     (rounds,) = (since_miss == 0).nonzero()
-    return rounds[: 1 + rounds.searchsorted(tokens)]
+    found: Positions = rounds[: 1 + rounds.searchsorted(tokens)]
+    return found
 
 
 def overlapping(row: npt.NDArray[Any], positions: int, depth: int) -> npt.NDArray[Any]:
