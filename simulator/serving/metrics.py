@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.serving.record import Floats, RequestRecord, RequestRecords, ServingResult
+from simulator.serving.record import Floats, RequestRecord, RequestRecords, ServingResult, StepRecords
 from simulator.workload import ServiceLevel
 
 WARM_UP_FRACTION = 0.1
@@ -49,19 +49,17 @@ class Distribution:
         return cls(int(data.size), float(data.mean()), *(float(value) for value in np.percentile(data, PERCENTILES)))
 
     @classmethod
-    def of_repeated(cls, values: Floats, times: NDArray[np.int64]) -> Distribution | None:
-        """The same of `values` of which each occurs so many `times`, without writing them out.
+    def of_repeated(cls, values: Floats, times: NDArray[np.int32]) -> Distribution | None:
+        """The same of `values` of which each occurs so many `times`, at least once, without writing them out.
 
         >>> Distribution.of_repeated(np.array([1.0, 3.0]), np.array([3, 1])) == Distribution.of([1.0, 1.0, 1.0, 3.0])
         True
         """
-        kept = times > 0
-        values, times = values[kept], times[kept]
         if not values.size:
             return None
         order = np.argsort(values)
         values, times = values[order], times[order]
-        up_to = np.cumsum(times)
+        up_to = np.cumsum(times, dtype=np.int64)
         count = int(up_to[-1])
         place = np.array(PERCENTILES) / 100 * (count - 1)
         whole = np.floor(place)
@@ -177,9 +175,6 @@ def summarise(
     missed = int(window.contains(cancelled_s).sum())
     cached = int(result.records.column("cached_tokens").sum())
     good = None if service_level is None else int(is_good(done, service_level).sum())
-    steps = result.steps
-    step_end_s = steps.column("start_s") + steps.column("seconds")
-    tokens = steps.column("emitted")[(window.start_s < step_end_s) & (step_end_s <= window.end_s)].sum()
     return Summary(
         requests=len(result.records),
         finished=len(served),
@@ -187,7 +182,7 @@ def summarise(
         cancelled=int((~np.isnan(cancelled_s)).sum()),
         preemptions=int(result.records.column("preemptions").sum()),
         swaps=int(result.records.column("swaps").sum()),
-        prefix_hit_rate=_ratio(cached, cached + float(steps.column("prefill_tokens").sum())),
+        prefix_hit_rate=_ratio(cached, cached + float(result.steps.column("prefill_tokens").sum())),
         measured=len(window.measured),
         queueing_s=latency["queueing"],
         ttft_s=latency["ttft"],
@@ -196,13 +191,20 @@ def summarise(
         itl_s=Distribution.of_repeated(*window.measured.gaps_s()),
         window_s=window.seconds,
         requests_per_s=_ratio(len(done), window.seconds) or 0.0,
-        output_tokens_per_s=_ratio(float(tokens), window.seconds) or 0.0,
+        output_tokens_per_s=_ratio(_emitted_in(result.steps, window), window.seconds) or 0.0,
         goodput_per_s=None if good is None else _ratio(good, window.seconds) or 0.0,
         good_fraction=None if good is None else _ratio(good, len(done) + missed),
         load=load_in(result, window),
         acceptance=acceptance_counts(served),
         note=window.note + _given_up(int((~np.isnan(cancelled_s)).sum())),
     )
+
+
+def _emitted_in(steps: StepRecords, window: Window) -> float:
+    """Tokens of the steps that end in the window."""
+    end_s = steps.column("start_s")
+    end_s += steps.column("seconds")
+    return float(steps.column("emitted")[window.contains(end_s)].sum())
 
 
 def _given_up(count: int) -> str:
@@ -238,9 +240,14 @@ def load_in(result: ServingResult, window: Window) -> Load:
     """Means over the part of each step that lies in the window."""
     steps = result.steps
     start_s, seconds = steps.column("start_s"), steps.column("seconds")
-    weight = np.clip(np.minimum(start_s + seconds, window.end_s) - np.maximum(start_s, window.start_s), 0.0, None)
+    # In place, as there may be millions of steps.
+    weight = start_s + seconds
+    np.minimum(weight, window.end_s, out=weight)
+    weight -= np.maximum(start_s, window.start_s, out=start_s)
+    np.maximum(weight, 0.0, out=weight)
+    del start_s
     busy_s, decoding_s = float(weight.sum()), float(weight @ steps.column("decode_sequences"))
-    in_window = np.divide(weight, seconds, out=np.zeros_like(weight), where=seconds > 0)
+    in_window = np.divide(weight, seconds, out=seconds, where=seconds > 0)
     busy_share = {name: float(in_window @ steps.term(name)) / busy_s for name in steps.term_names} if busy_s > 0 else {}
 
     def mean(name: str) -> float | None:
