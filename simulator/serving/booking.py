@@ -367,7 +367,8 @@ class BookingScheduler(Scheduler):
         super()._preempt(sequence)
 
     def _admitted_for(self) -> Iterable[SequenceState]:
-        return self.running if self.rules.admission == "whole_request" else self.running[len(self.timeline) :]
+        admitted = super()._admitted_for()
+        return admitted if self.rules.admission == "whole_request" else tuple(admitted)[len(self.timeline) :]
 
     def _held(self, plan: StepPlan, sequence: SequenceState) -> int:
         if sequence.booking is None:
@@ -380,6 +381,11 @@ class BookingScheduler(Scheduler):
             return False
         self.unbooked.append(sequence)
         return True
+
+    def _join(self, sequence: SequenceState) -> None:
+        super()._join(sequence)
+        if sequence.decoding:
+            self.unbooked.append(sequence)
 
     def drop_cancelled(self) -> list[SequenceState]:
         for sequence in self.cancelled:
