@@ -208,9 +208,12 @@ def _sizes(listed: tuple[int, ...], step: int, largest: int) -> tuple[int, ...]:
 
 
 def captured_rows(engine: ServingEngine, rows: int, sequences: int, prompts: bool = False) -> int | None:
-    """Rows of the captured graph that serves `rows` of `sequences`, or None where the pass runs eagerly."""
+    """Rows of the captured graph that serves `rows` of `sequences`, or None where the pass runs eagerly.
+
+    With prompts `rows` are more than one a sequence, and how many sequences there are does not matter.
+    """
     ladder = engine.graphs
-    if ladder is not None and rows > sequences and engine.verification_graphs is not None:
+    if ladder is not None and (prompts or rows > sequences) and engine.verification_graphs is not None:
         ladder = engine.verification_graphs
     if ladder is None:
         return None
