@@ -9,7 +9,6 @@ from simulator.draft_policy import FIXED, PolicySpec
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
 from simulator.serving import Load, ServingResult, Summary, summarise
-from simulator.serving_engine import captured_sizes
 from simulator.simulation.progress import Progress, counter
 from simulator.simulation.saturation import Saturation, saturation_of
 from simulator.simulation.server import Server
@@ -49,7 +48,7 @@ class Variant:
             return None
         counted = decode if ladder.counts == "sequences" else steps.column("rows") + steps.column("prefill_tokens")
         alone = steps.column("prefill_tokens") == 0 if ladder.counts == "sequences" else True
-        return float(((counted <= captured_sizes(ladder)[-1]) & alone)[decode > 0].mean())
+        return float(((counted <= ladder.sizes()[-1]) & alone)[decode > 0].mean())
 
     @property
     def off_share(self) -> float:
