@@ -19,7 +19,8 @@ from simulator.serving.record import EngineStatistics, RequestRecord, RequestRec
 from simulator.serving.replica import StepCost, StepPricer
 from simulator.serving.replicas import Engine, Prefill, serve_on_replicas
 from simulator.serving.router import RouterName
-from simulator.serving.scheduler import AcceptancePath, BatchingRules, no_lookahead, one_slot_per_draft
+from simulator.serving.rules import BatchingRules, no_lookahead, one_slot_per_draft
+from simulator.serving.sequence import AcceptancePath
 from simulator.serving.serve import serve
 
 __all__ = [

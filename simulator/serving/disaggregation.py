@@ -17,7 +17,7 @@ from simulator.serving.instant import COMPUTED, RESERVED, Instant
 from simulator.serving.kv_transfer import KVTransfer, TransferRecords
 from simulator.serving.replica import Replica
 from simulator.serving.router import Choose
-from simulator.serving.scheduler import SequenceState
+from simulator.serving.sequence import SequenceState
 from simulator.workload import Request
 
 
