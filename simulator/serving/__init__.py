@@ -4,7 +4,7 @@
 several engines on one clock, `router` sends each request to one of them, `disaggregation` has prompts computed on some of them.
 """
 
-from simulator.serving.kv_transfer import KVTransfer, KVTransferKind, TransferRecords
+from simulator.serving.kv_transfer import KVTransfer, TransferRecords
 from simulator.serving.metrics import (
     AcceptanceCounts,
     Distribution,
@@ -31,7 +31,6 @@ __all__ = [
     "Engine",
     "EngineStatistics",
     "KVTransfer",
-    "KVTransferKind",
     "Load",
     "PairedRatio",
     "Prefill",
