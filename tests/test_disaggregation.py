@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.serving import Engine, KVTransfer, KVTransferKind, Prefill, RouterName, ServingResult, serve, serve_on_replicas
+from simulator.serving import Engine, KVTransfer, Prefill, RouterName, ServingResult, serve, serve_on_replicas
+from simulator.serving_engine import KVTransferKind
 from tests.test_laws import NAMED, STEP_S, AffinePricer, IndependentPath, Scenario, drawn, roomy
 
 KINDS: tuple[KVTransferKind, ...] = ("after_prompt", "by_chunk", "by_layer")

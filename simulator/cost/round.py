@@ -13,10 +13,12 @@ from typing import NamedTuple, cast
 
 from simulator.cost.alike import AlikeRounds, PromptsBeside
 from simulator.cost.drafting import FUSING_METHODS, Drafter, draft_prefill_terms, drafting_terms, idle_terms
-from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, PassCost, dominant_bound, uniform_pass
+from simulator.cost.forward import ForwardCost
+from simulator.cost.forward_pass import ForwardPass, uniform_pass
 from simulator.cost.parallelism import fullest_prompts, share
 from simulator.cost.roofline import Bound, logits_s
 from simulator.cost.tape import Tape, added, larger
+from simulator.cost.terms import CostTerm, PassCost, dominant_bound
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import SELF_METHODS
 from simulator.theory import break_even_acceptance_rate

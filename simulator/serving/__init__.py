@@ -4,7 +4,7 @@
 several engines on one clock, `router` sends each request to one of them, `disaggregation` has prompts computed on some of them.
 """
 
-from simulator.serving.kv_transfer import KVTransfer, KVTransferKind, TransferRecords
+from simulator.serving.kv_transfer import KVTransfer, TransferRecords
 from simulator.serving.metrics import (
     AcceptanceCounts,
     Distribution,
@@ -19,7 +19,8 @@ from simulator.serving.record import EngineStatistics, RequestRecord, RequestRec
 from simulator.serving.replica import StepCost, StepPricer
 from simulator.serving.replicas import Engine, Prefill, serve_on_replicas
 from simulator.serving.router import RouterName
-from simulator.serving.scheduler import AcceptancePath, BatchingRules, no_lookahead, one_slot_per_draft
+from simulator.serving.rules import BatchingRules, no_lookahead, one_slot_per_draft
+from simulator.serving.sequence import AcceptancePath
 from simulator.serving.serve import serve
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
     "Engine",
     "EngineStatistics",
     "KVTransfer",
-    "KVTransferKind",
     "Load",
     "PairedRatio",
     "Prefill",

@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.serving.scheduler import BatchingRules, Scheduler, SequenceState, StepPlan
+from simulator.serving.plan import StepPlan
+from simulator.serving.rules import BatchingRules
+from simulator.serving.scheduler import Scheduler
+from simulator.serving.sequence import SequenceState
 
 Integers = NDArray[np.int64]
 # Rows of the timeline: sums over the sequences of a round, and one maximum. JUMPS counts the tokens of rounds with drafts, CUT

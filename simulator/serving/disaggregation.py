@@ -1,7 +1,8 @@
 """Prompts computed on engines of their own: requests go there, their caches to an engine that decodes (`kv_transfer`).
 
-Every engine has one link, which sends or takes one cache at a time, first come first served; a transfer needs both its ends. The
-sender holds its blocks until the cache has come. What engines tell of one instant is acted on when all of them are done with it.
+Every rank of an engine has one link, which sends or takes one cache at a time, first come first served; a transfer needs both
+ends. The sender holds its blocks until the cache has come. What engines tell of one instant is acted on when all of them are
+done with it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from simulator.serving.instant import COMPUTED, RESERVED, Instant
 from simulator.serving.kv_transfer import KVTransfer, TransferRecords
 from simulator.serving.replica import Replica
 from simulator.serving.router import Choose
-from simulator.serving.scheduler import SequenceState
+from simulator.serving.sequence import SequenceState
 from simulator.workload import Request
 
 
@@ -49,7 +50,9 @@ class Disaggregation:
         self.prefill, self.decode, self.choose = prefill, decode, choose
         self.records = TransferRecords()
         self._moves: dict[int, _Move] = {}
-        self._prefill_free_s, self._decode_free_s = [0.0] * len(prefill), [0.0] * len(decode)
+        # When each link of each engine is free again.
+        self._prefill_free_s = [[0.0] * transfer.prefill_links for _ in prefill]
+        self._decode_free_s = [[0.0] * transfer.decode_links for _ in decode]
         self._fetched = transfer.kind == "after_prompt"
         for index, replica in enumerate(prefill):
             replica.transfers = _End(self, len(decode) + index)
@@ -128,11 +131,13 @@ class Disaggregation:
         move.tokens += new
         link_s = new * transfer.token_s + (transfer.sequence_s if done else 0.0)
         ready_s = start_s if transfer.kind == "by_layer" else now_s
-        begin_s = max(ready_s, self._prefill_free_s[move.prefill], self._decode_free_s[move.decode])
+        links = self._prefill_free_s[move.prefill], self._decode_free_s[move.decode]
+        begin_s = max(ready_s, *(min(free_s) for free_s in links))
         end_s = max(begin_s + link_s, now_s)
         if transfer.kind == "by_layer":
             end_s = max(end_s, now_s + link_s / transfer.layers)
-        self._prefill_free_s[move.prefill] = self._decode_free_s[move.decode] = end_s
+        for free_s in links:
+            free_s[free_s.index(min(free_s))] = end_s
         if math.isnan(move.begin_s):
             move.begin_s = begin_s
         if done:

@@ -12,9 +12,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 import simpy
 
 from simulator.serving.instant import Instant
+from simulator.serving.plan import StepPlan
 from simulator.serving.policies import DraftPolicy
 from simulator.serving.record import EngineStatistics, RequestRecord, RequestRecords, RequestRow, StepRecord, StepRecords
-from simulator.serving.scheduler import AcceptancePath, BatchingRules, Scheduler, SequenceState, StepPlan
+from simulator.serving.rules import BatchingRules
+from simulator.serving.scheduler import Scheduler
+from simulator.serving.sequence import AcceptancePath, SequenceState
 from simulator.workload import Request
 
 

@@ -26,7 +26,8 @@ from simulator.serving.patience import Patience
 from simulator.serving.record import EngineStatistics, RequestRecords, ServingResult, StepRecords
 from simulator.serving.replica import Replica, StepPricer
 from simulator.serving.router import CHOICES, Choose, InTurn, RouterName, in_turn
-from simulator.serving.scheduler import AcceptancePath, BatchingRules, SequenceState
+from simulator.serving.rules import BatchingRules
+from simulator.serving.sequence import AcceptancePath, SequenceState
 from simulator.workload import Request
 
 
