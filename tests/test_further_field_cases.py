@@ -1,9 +1,9 @@
 """Further deployments that people reported, in less detail (C11 to C73 of the field cases): the sign where model, device and acceptance
 are stated, else the law that the report shows.
 
-Not told apart here for want of a device, a shape, an acceptance or a rate: C18, C21 to C26, C28 to C37, C39 to C50, C52 to C58, C60,
-C62, C63, C70 to C72 (memory, prefix caches, grammars and acceptance have their own tests; matrix kernels of llama.cpp above eight rows
-and prefill kernels that serve verification are not priced). C17 and C19: tests of captured sizes, and D8. C59, C74: acceptance.
+Not told apart here for want of a device, a shape, an acceptance or a rate: C18, C21 to C26, C30 to C37, C39 to C50, C52 to C58, C60,
+C62, C63, C70 to C72 (memory, prefix caches, grammars and acceptance have their own tests; prefill kernels that serve verification are
+not priced). C17 and C19: tests of captured sizes, and D8. C28, C29: kernels for a few rows. C59, C74: acceptance.
 """
 
 from __future__ import annotations

@@ -379,8 +379,9 @@ class ForwardCost:
             devices = beyond.expert_devices(self.tensor_parallel_size)
             touched = busiest(touched, devices, experts.num_experts)
             rows = busiest(rows, devices)
+        weight_bytes = self.format.bytes * (self.row_law.expert_reads(tokens) if self.row_law is not None else 1.0)
         return grouped_gemm(
-            rows, touched, self.expert_parameters, self.format.bytes, self.hardware, self.compute_dtype, self.expert_tile_rows
+            rows, touched, self.expert_parameters, weight_bytes, self.hardware, self.compute_dtype, self.expert_tile_rows
         )
 
     def _state_term(self, asked: ForwardPass) -> CostTerm:
