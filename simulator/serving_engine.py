@@ -108,8 +108,11 @@ class ServingEngine(Spec):
     feature_overhead_s what it adds where the drafter fuses several states of the target (EAGLE-3, block). state_rollback_s: per
     round and recurrent layer, bringing states back to the last accepted position.
     draft_step_overhead_s: per draft pass, by method. tree_*: what a draft tree adds to a round and to each draft pass.
-    request_overhead_s: per running request and step. prompt_overhead_s: once per request, between its arrival and its first pass
-    and again at its end (HTTP, tokenizer, scheduling), in which its place in the batch makes no token.
+    request_overhead_s: per running request and step. broadcast_s: per pass over several devices, what the driver takes to tell
+    its workers of the step, as far as devices wait for it, and broadcast_request_s for each request in it; draft_broadcast_s: the
+    same for each draft pass over several devices, where workers do not run them on their own.
+    prompt_overhead_s: once per request, between its arrival and its first pass and again at its end (HTTP, tokenizer,
+    scheduling), in which its place in the batch makes no token.
     launch_per_layer_s: host time to launch one layer without a captured graph; a pass then takes at least
     layers × this. sampler_passes / rejection_passes: passes over rows × vocabulary in 32 bit. ngram_lookup_s: CPU time
     per request and round. draft_cache: how the draft's cache follows the accepted tokens: `padded` first pass over
@@ -140,6 +143,9 @@ class ServingEngine(Spec):
     tree_round_overhead_s: Quantity
     tree_draft_step_overhead_s: Quantity
     request_overhead_s: Quantity
+    broadcast_s: Quantity | None = None
+    broadcast_request_s: Quantity | None = None
+    draft_broadcast_s: Quantity | None = None
     prompt_overhead_s: Quantity
     launch_per_layer_s: Quantity
     sampler_passes: Quantity

@@ -208,6 +208,7 @@ def _relevant(deployment: Deployment) -> Callable[[str], bool]:
         "tree": deployment.tree is not None,
         "ngram": deployment.method in MODELLESS_METHODS,
         "walk": deployment.engine.attention_regime(deployment.hardware) == "serial_walk",
+        "broadcast": deployment.tensor_parallel_size * deployment.parallelism.pipeline_parallel_size > 1,
         "reserved": False,
         "prompt": False,
     }
