@@ -20,7 +20,7 @@ from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import share
 from simulator.cost.round import RoundCost, StepPricer
 from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
-from simulator.draft_policy import FIXED, ByContext, Fixed, GoodputOptimal, PolicySpec, tokens_in
+from simulator.draft_policy import FIXED, AcceptanceWindow, ByContext, Fixed, GoodputOptimal, PolicySpec, tokens_in
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
 from simulator.serving import (
@@ -369,20 +369,23 @@ class Server:
             found = self._round_s[key] = self.pricer.price([(key[2], drafts)] * running, (), 0).seconds
         return found
 
-    def drafts(self, running: int) -> int:
-        """γ while so many sequences run: of a policy that looks, what it comes to at the law's acceptance and the workload's
-        mean context."""
+    def drafts(self, running: int, context_tokens: float | None = None) -> int:
+        """γ while so many sequences run: of a policy that looks, what it comes to at the law's acceptance and at a context, the
+        workload's mean where left out."""
         law = self.law
         if law is None:
             return 0
+        context = self.mean_context_tokens if context_tokens is None and self.policy.looks else context_tokens or 0.0
         if isinstance(self.policy, ByContext):
-            return tokens_in(self.policy.table, round(self.mean_context_tokens))
+            return tokens_in(self.policy.table, round(context))
         if isinstance(self.policy, GoodputOptimal):
-            context = float(f"{self.mean_context_tokens:.1e}")
+            rounded = float(f"{context:.1e}")
             return max(
                 range(self.shape.steps + 1),
-                key=lambda drafts: self.mean_acceptance_length(drafts) / self.round_s(drafts, running, context),
+                key=lambda drafts: self.mean_acceptance_length(drafts) / self.round_s(drafts, running, rounded),
             )
+        if isinstance(self.policy, AcceptanceWindow) and self.mean_acceptance_length(self.shape.steps) < self.policy.least:
+            return 0
         return table_of(self.policy, self.shape.nodes - 1, self._of_rank)(running)
 
     @cached_property

@@ -147,6 +147,7 @@ def break_even_summary(answer: BreakEven) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "points": [break_even_row(point) for point in answer.points],
         "best": answer.best,
+        "policies": answer.policies,
         **ending(answer.scenario, answer.warnings),
     }
     data: dict[str, Any] = plain_data(summary)
