@@ -53,7 +53,8 @@ def _predicted(scenario: Scenario, where: AskedAt) -> list[Row]:
 def _predicted_variant(scenario: Scenario, shape: Tree, policy: PolicySpec, batch: int, context: int) -> Row:
     """The row of a shape, or of what a policy drafts at this batch and context; named where the scenario states policies."""
     if isinstance(policy, Fixed):
-        named = {} if scenario.file.speculation is None or scenario.file.speculation.policy is None else {"policy": policy.kind}
+        stated = scenario.file.speculation is not None and scenario.file.speculation.policy is not None
+        named: Row = {"policy": policy.kind} if stated else {}
         return named | _predicted_shape(scenario, shape, batch, context)
     choice = PolicyChooser(scenario, shape, policy).at(batch, context)
     named, chain = {"policy": choice.label}, Tree.chain(choice.num_speculative_tokens)
