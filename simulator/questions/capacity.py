@@ -17,7 +17,7 @@ from simulator.planning import Copy, Fleet, PlanningSpec
 from simulator.questions.mean_load import MeanLoad, MeanModel
 from simulator.questions.sustained import RateSearch, Sustained, unit_stream
 from simulator.scenario import Scenario
-from simulator.simulation import Progress, Server, Verdict, speculative_servers, verdict_of
+from simulator.simulation import Progress, Server, Verdict, saturation_of, speculative_servers, verdict_of
 from simulator.spec import SpecError
 from simulator.workload import Request, RequestTrace, requests_of
 
@@ -177,7 +177,7 @@ def _simulated(
     own: tuple[Request, ...],
     progress: Progress | None,
 ) -> CapacityRow:
-    saturation = server.saturated(own)
+    saturation = saturation_of(server, own)
     done = count(1)
 
     def advance() -> None:

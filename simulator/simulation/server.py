@@ -1,0 +1,190 @@
+"""Server: one way to serve a scenario's requests, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from simulator.acceptance import AcceptanceLaw, band_for
+from simulator.cost.deployment import Deployment
+from simulator.cost.parallelism import share
+from simulator.cost.round import StepPricer
+from simulator.draft_policy import FIXED, AcceptanceWindow, ByContext, GoodputOptimal, PolicySpec, tokens_in
+from simulator.draft_tree import Tree
+from simulator.scenario import Scenario
+from simulator.serving import AcceptancePath, BatchingRules, Engine, ServingResult, serve_on_replicas
+from simulator.serving.policies import DraftPolicy, live_policy, table_of
+from simulator.simulation.batching import batching_rules
+from simulator.spec import SpecError
+from simulator.workload import Request, mean_context_tokens, requests_of
+
+# Acceptance paths of this many requests are kept from run to run, some 3 kB each.
+KEPT_PATHS = 5_000
+
+
+class _NoDrafts:
+    """The acceptance path of a run without speculation."""
+
+    def accepted(self, position: int, drafted: int, /) -> int:  # noqa: ARG002
+        return 0
+
+    def proposed(self, position: int, num_speculative_tokens: int, /) -> int:  # noqa: ARG002
+        return 0
+
+
+_NO_DRAFTS = _NoDrafts()
+
+
+@dataclass(frozen=True)
+class Server:
+    """Serves the scenario's requests under one deployment, shape of draft and acceptance law (None = no speculation)."""
+
+    scenario: Scenario
+    deployment: Deployment
+    shape: Tree
+    law: AcceptanceLaw | None
+    readable: bool = False
+    policy: PolicySpec = FIXED
+    # Each γ is run several times on the same requests.
+    _paths: dict[tuple[int, int, int], AcceptancePath] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _round_s: dict[tuple[int, int, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, scenario: Scenario, shape: Tree | None = None) -> Server:
+        """The server at one chain or tree of a scenario whose acceptance is given; None is no speculation."""
+        resolved = scenario.acceptance(shape.steps, shape) if shape is not None else None
+        if shape is None or resolved is None:
+            return cls(scenario, scenario.deployment.plain(), Tree.chain(0), None)
+        return cls(scenario, scenario.deployed(shape), shape, resolved.law)
+
+    @cached_property
+    def rules(self) -> BatchingRules:
+        return batching_rules(self.scenario, self.deployment)
+
+    @cached_property
+    def pricer(self) -> StepPricer:
+        full = float(self.law.conditional_rates(self.shape.depth).prod()) if self.law is not None else 0.0
+        # While a policy that looks is off, text is searched all the same: it may be on again any moment.
+        return replace(self.deployment.replica().pricer(full), drafts_at=None if self.policy.looks else self.drafts)
+
+    def path(self, request: Request) -> AcceptancePath:
+        if self.law is None:
+            return _NO_DRAFTS
+        key = (request.request_id, request.prompt_tokens, request.output_tokens)
+        path = self._paths.get(key)
+        if path is None:
+            path = self.law.path(
+                request.request_id, request.output_tokens, self.scenario.file.seed, prompt_tokens=request.prompt_tokens
+            )
+            if len(self._paths) < KEPT_PATHS:
+                self._paths[key] = path
+        return path
+
+    def live_policy(self) -> DraftPolicy:
+        """The policy at work, fresh: nothing seen yet."""
+        if self.law is None:
+            return DraftPolicy(lambda _: 0)
+        return live_policy(self.policy, self.shape.nodes - 1, self._of_rank, self.round_s)
+
+    def _of_rank(self, running: int) -> int:
+        return share(running, self.deployment.replica().parallelism.data_parallel_size)
+
+    def round_s(self, drafts: int, running: int, context_tokens: float) -> float:
+        """Seconds of a round of `running` sequences at equal context, or of a step without drafts beside a resting drafter."""
+        key = (drafts, running, round(context_tokens))
+        found = self._round_s.get(key)
+        if found is None:
+            found = self._round_s[key] = self.pricer.price([(key[2], drafts)] * running, (), 0).seconds
+        return found
+
+    def drafts(self, running: int, context_tokens: float | None = None) -> int:
+        """γ while so many sequences run: of a policy that looks, what it comes to at the law's acceptance and at a context, the
+        workload's mean where left out."""
+        law = self.law
+        if law is None:
+            return 0
+        context = self.mean_context_tokens if context_tokens is None and self.policy.looks else context_tokens or 0.0
+        if isinstance(self.policy, ByContext):
+            return tokens_in(self.policy.table, round(context))
+        if isinstance(self.policy, GoodputOptimal):
+            rounded = float(f"{context:.1e}")
+            return max(
+                range(self.shape.steps + 1),
+                key=lambda drafts: self.mean_acceptance_length(drafts) / self.round_s(drafts, running, rounded),
+            )
+        if isinstance(self.policy, AcceptanceWindow) and self.mean_acceptance_length(self.shape.steps) < self.policy.least:
+            return 0
+        return table_of(self.policy, self.shape.nodes - 1, self._of_rank)(running)
+
+    @cached_property
+    def mean_context_tokens(self) -> float:
+        """Of the scenario's own requests while they decode."""
+        return mean_context_tokens(requests_of(self.scenario.file.workload, self.scenario.file.seed, self.scenario.source))
+
+    def mean_acceptance_length(self, drafts: int) -> float:
+        """τ of a round of so many drafts a sequence, by the law; 1 of a plain step."""
+        if self.law is None or drafts == 0:
+            return 1.0
+        return self.law.mean_acceptance_length(drafts if self.shape.is_chain else self.shape.depth)
+
+    def run(
+        self, requests: tuple[Request, ...], begun: Callable[[], None] | None = None, round_scale: float = 1.0
+    ) -> ServingResult:
+        """Every request to its end, as the scenario's arrivals say. `begun` is called as each request arrives."""
+        arrivals = self.scenario.file.workload.arrivals
+
+        def path(request: Request) -> AcceptancePath:
+            if begun is not None:
+                begun()
+            return self.path(request)
+
+        file = self.scenario.file
+        return serve_on_replicas(
+            requests, [kind.engine(round_scale) for kind, count in self.kinds for _ in range(count)], path,
+            router=file.parallel.router or "round_robin", users=arrivals.users if arrivals.process == "closed_loop" else None,
+            think_time_s=arrivals.think_time_s or 0.0, time_out_s=file.workload.time_out_s, readable=self.readable,
+        )  # fmt: skip
+
+    def engine(self, round_scale: float = 1.0) -> Engine:
+        """One replica, with a policy of its own."""
+        pricer = self.pricer if round_scale == 1 else replace(self.pricer, round_scale=round_scale)
+        return Engine(self.rules, pricer, self.live_policy())
+
+    @cached_property
+    def kinds(self) -> tuple[tuple[Server, int], ...]:
+        """(server of one kind of devices, its replicas)."""
+        one = self.deployment.replica()
+        further = [(replace(self, deployment=replace(one, hardware=other)), n) for other, n in self.scenario.further_hardware]
+        return ((self, self.deployment.independent_replicas), *further)
+
+
+def speculative_servers(scenario: Scenario, warnings: list[str], readable: bool = False) -> list[tuple[str, Server]]:
+    """(label, server) of every way of drafting that the scenario compares; where acceptance is open, one for each end of a
+    sourced band, which `warnings` then say."""
+    return [
+        (label, Server(scenario, scenario.deployed(shape), shape, law, readable, policy))
+        for shape, policy in scenario.variants
+        for label, law in _laws(scenario, shape, policy, warnings)
+    ]
+
+
+def _laws(scenario: Scenario, shape: Tree, policy: PolicySpec, warnings: list[str]) -> list[tuple[str, AcceptanceLaw]]:
+    """(label, acceptance law) of each run of this shape under this policy."""
+    speculation = scenario.file.speculation
+    assert speculation is not None
+    name = policy.label(shape.steps) if shape.is_chain else shape.name
+    resolved = scenario.acceptance(shape.steps, shape)
+    if resolved is not None:
+        return [(name, resolved.law)]
+    band = band_for(speculation.method, shape.steps, None if shape.is_chain else shape)
+    if band is None:
+        what = f"method {speculation.method}" if shape.is_chain else f"{shape.name} with method {speculation.method}"
+        must = f"must be given: no measured acceptance of {what} is shipped"
+        raise SpecError([scenario.document.problem(("acceptance",), must)])
+    warnings.append(
+        f"acceptance is left open: {name} runs at the lowest and highest τ measured for {speculation.method}, "
+        f"{band.low:.2f} ({band.low_source}) and {band.high:.2f} ({band.high_source})"
+    )
+    ends = (("low", band.low, band.low_law), ("high", band.high, band.high_law))
+    return [(f"{name}, τ = {tau:.2f} ({end} end)", law) for end, tau, law in ends]
