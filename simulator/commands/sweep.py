@@ -189,7 +189,8 @@ _COLUMNS: dict[str, tuple[tuple[str, Cell], ...]] = {
         ("tokens/s", _number("output_tokens_per_s")),
     ),
     "predict": (
-        ("policy", _plain("policy")), ("γ", _gamma), ("batch", _number("batch_size")), ("R", _number("r")),
+        ("method", _plain("method")), ("policy", _plain("policy")), ("γ", _gamma),
+        ("batch", _number("batch_size")), ("R", _number("r")),
         ("τ", _number("mean_acceptance_length")),
         ("speedup", _number("speedup")), ("80 % interval", _bounds("speedup")), ("verdict", _plain("verdict")),
         ("α*", _number("break_even_acceptance_rate")),
@@ -204,7 +205,8 @@ _COLUMNS: dict[str, tuple[tuple[str, Cell], ...]] = {
         ("devices", _number("devices")),
     ),
     "break-even": (
-        ("policy", _plain("policy")), ("γ", _gamma), ("batch", _number("batch_size")), ("context", _number("context_tokens")),
+        ("method", _plain("method")), ("policy", _plain("policy")), ("γ", _gamma),
+        ("batch", _number("batch_size")), ("context", _number("context_tokens")),
         ("α*", _number("break_even_acceptance_rate")), ("τ*", _number("break_even_acceptance_length")),
         ("speedup", _number("speedup")),
     ),

@@ -6,29 +6,18 @@ devices, limits and random streams are the same.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
-
-from simulator.acceptance import AcceptanceSpec
 from simulator.cost.deployment import Deployment
-from simulator.spec import Document, Location, Problem, Spec
-from simulator.speculation import Speculation
+from simulator.spec import Document, Location, Problem
 
 SECTION = "alternatives"
 DRAFT_SIZE = "draft_tensor_parallel_size"
 _REPLACED = ("speculation", "acceptance")
-
-
-class Alternative(Spec):
-    """One other way to draft; draft_tensor_parallel_size: as in `parallel`."""
-
-    speculation: Speculation
-    acceptance: AcceptanceSpec | None = None
-    draft_tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = None
 
 
 def alternative_document(document: Document, index: int) -> Document:
@@ -62,16 +51,17 @@ def named_as_written(problems: Iterable[Problem], index: int) -> list[Problem]:
 def names_of(deployments: Sequence[Deployment]) -> tuple[str, ...]:
     """A name for the drafting of each: the method, and as much beside it as tells them apart."""
     details: tuple[Callable[[Deployment], str], ...] = (
-        lambda each: "",
-        lambda each: "" if each.drafter is None else each.drafter.name.rsplit("/", 1)[-1],
+        lambda each: "" if each.drafter is None else re.sub(r"\S+/", "", each.drafter.name),
         lambda each: f"draft TP {each.draft_tensor_parallel_size}",
         lambda each: f"draft in {each.drafter_weights}",
     )
     names = [each.method_name for each in deployments]
     for detail in details:
-        found = [f"{each.method_name} ({detail(each)})" if detail(each) else each.method_name for each in deployments]
         counts = Counter(names)
-        names = [new if counts[old] > 1 else old for old, new in zip(names, found, strict=True)]
-        if len(set(names)) == len(names):
+        if len(counts) == len(names):
             return tuple(names)
-    return tuple(f"{name} #{number}" for number, name in enumerate(names, start=1))
+        said = [detail(each) for each in deployments]
+        differ = {name for name in counts if len({more for other, more in zip(names, said, strict=True) if other == name}) > 1}
+        names = [f"{name} ({more})" if name in differ and more else name for name, more in zip(names, said, strict=True)]
+    counts = Counter(names)
+    return tuple(f"{name} #{index}" if counts[name] > 1 else name for index, name in enumerate(names, start=1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from simulator.cost.uncertainty import Estimate, UncertainPricer
 from simulator.draft_policy import Fixed, PolicySpec
 from simulator.draft_tree import Tree
 from simulator.prediction import verdict
-from simulator.questions.break_even import break_even, own_context
+from simulator.questions.break_even import BreakEven, break_even, own_context
 from simulator.questions.capacity import CapacityRow, capacity
 from simulator.questions.policy_choice import PolicyChooser
 from simulator.questions.steady_load import steady_batch
@@ -40,14 +40,18 @@ def answered(question: str, document: Document, asked_at: Mapping[str, Any]) -> 
 
 
 def _predicted(scenario: Scenario, where: AskedAt) -> list[Row]:
-    """R, τ, speedup and break-even at one operating point, a row for each γ, tree and policy; no queueing."""
+    """R, τ, speedup and break-even at one operating point, a row for each method, γ, tree and policy; no queueing."""
     if not scenario.deployment.speculative:
         raise SpecError([scenario.document.problem(("speculation",), "must be given: predict is about a method")])
     context = where.context_len or own_context(scenario)
     batch = where.batch or steady_batch(scenario)
-    rules = batching_rules(scenario, scenario.deployment)
-    fits = batch * context <= rules.total_blocks * rules.block_tokens
-    return [_predicted_variant(scenario, *variant, batch, context) | {"fits_kv_cache": fits} for variant in scenario.variants]
+    rows = []
+    for method, one in scenario.methods:
+        rules = batching_rules(one, one.deployment)
+        fits = {"fits_kv_cache": batch * context <= rules.total_blocks * rules.block_tokens}
+        named = {"method": method} if scenario.alternatives else {}
+        rows += [named | _predicted_variant(one, *variant, batch, context) | fits for variant in one.variants]
+    return rows
 
 
 def _predicted_variant(scenario: Scenario, shape: Tree, policy: PolicySpec, batch: int, context: int) -> Row:
@@ -135,15 +139,25 @@ def _broken_even(scenario: Scenario, where: AskedAt) -> list[Row]:  # noqa: ARG0
     """A row for each γ or tree, batch and context, and for what each policy drafts there."""
     if not scenario.deployment.speculative:
         raise SpecError([scenario.document.problem(("speculation",), "must be given: break-even is about a method")])
-    answer = break_even(scenario)
-    rows = [
-        {"batch_size" if name == "batch" else name: value for name, value in break_even_row(p).items()} for p in answer.points
+    return [
+        ({"method": method} if scenario.alternatives else {}) | row
+        for method, one in scenario.methods
+        for row in _broken_even_by(break_even(one))
     ]
-    return rows + [
-        {"policy": each.label, **_shape(Tree.chain(each.num_speculative_tokens)), "batch_size": each.batch}
-        | {"context_tokens": each.context_tokens, "speedup": each.speedup}
-        for each in answer.policies
-    ]
+
+
+def _broken_even_by(answer: BreakEven) -> Iterator[Row]:
+    """The rows of one method."""
+    for point in answer.points:
+        yield {"batch_size" if name == "batch" else name: value for name, value in break_even_row(point).items()}
+    for each in answer.policies:
+        yield {
+            "policy": each.label,
+            **_shape(Tree.chain(each.num_speculative_tokens)),
+            "batch_size": each.batch,
+            "context_tokens": each.context_tokens,
+            "speedup": each.speedup,
+        }
 
 
 def _planned(scenario: Scenario, where: AskedAt) -> list[Row]:  # noqa: ARG001  the search finds its own rates
