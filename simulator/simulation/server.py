@@ -9,7 +9,7 @@ from functools import cached_property
 from simulator.acceptance import AcceptanceLaw, band_for
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import share
-from simulator.cost.round import StepPricer
+from simulator.cost.pricer import StepPricer
 from simulator.draft_policy import FIXED, ByContext, GoodputOptimal, PolicySpec, tokens_in
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
