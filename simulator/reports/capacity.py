@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.plots.words import interval, significant, speculation_name, times
+from simulator.plots.words import interval, speculation_name
+from simulator.printed_numbers import significant, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
 from simulator.questions.sustained import LoadPoint
 from simulator.reports.summary import SCHEMA_VERSION, csv_text, ending, plain_data

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.plots.words import interval, short_name, significant, speculation_name, times
+from simulator.plots.words import interval, short_name, speculation_name
+from simulator.printed_numbers import significant, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
 from simulator.reports.capacity import capacity_doubts, capacity_notes, capacity_sentences, capacity_tables, devices_in_words
 from simulator.reports.page import Fact, Page, Section, Table, Text, Tone, Verdict

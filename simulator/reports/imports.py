@@ -11,7 +11,7 @@ from simulator.interchange.detection import Imported
 from simulator.interchange.engine_flags import ServerSettings
 from simulator.interchange.imported import Settings
 from simulator.interchange.observed import ObservedRun
-from simulator.plots.words import significant
+from simulator.printed_numbers import significant
 from simulator.reports.files import replace_files, write_text
 from simulator.spec import SpecError
 

@@ -9,7 +9,8 @@ import yaml
 
 from simulator.cost.uncertainty import Estimate
 from simulator.draft_policy import FIXED, ByBatch
-from simulator.plots.words import interval, is_known, milliseconds, short_name, significant, speculation_name, times
+from simulator.plots.words import interval, is_known, short_name, speculation_name
+from simulator.printed_numbers import milliseconds, significant, times
 from simulator.questions.sensitivity import Sensitivity
 from simulator.reports.exports import engine_snippets
 from simulator.reports.page import Block, Bullets, Code, Fact, Figure, Page, Section, Table, Text, Tone, Verdict
