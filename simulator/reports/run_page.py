@@ -121,7 +121,7 @@ def _in_common(scenario: Scenario) -> Iterator[str]:
     if workload.time_out_s is not None:
         yield f"Clients give up after {workload.time_out_s:g} s."
     if limits.swap_space_bytes:
-        yield f"Preempted sequences move to {limits.swap_space_bytes / 1e9:.3g} GB of each device's host memory."
+        yield f"Preempted sequences move to {significant(limits.swap_space_bytes / 1e9)} GB of each device's host memory."
 
 
 def _reading(result: SimulationResult) -> str:
