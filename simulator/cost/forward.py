@@ -149,7 +149,7 @@ class ForwardCost:
         new_tokens = asked.rows + sum([tokens for tokens, _ in asked.prefill])
 
         def captured(tokens: int) -> int | None:
-            return captured_rows(engine, tokens, asked.sequences, prompts)
+            return captured_rows(engine, tokens, int(known(asked.sequences)), prompts)
 
         rows = looked_up(lambda tokens: captured(tokens) or tokens, new_tokens)
         layers, small_kernels = terms_at(self._terms_by_rows, rows)

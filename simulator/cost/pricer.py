@@ -42,6 +42,7 @@ class StepPricer:
     drafts_at: Callable[[int], int] | None = None
     round_scale: float = 1.0
     _alike_rounds: dict[tuple[int, int], AlikeRounds | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _prompts_by_drafts: dict[int, PromptsBeside] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def round(self, gamma: int, sequences: int, context: float, proposal_rate: float = 1.0) -> RoundCost:
         """A round of `sequences` at equal `context`, beside the plain step.
@@ -216,22 +217,23 @@ class StepPricer:
             context, windowed, longest = cast(list[float], tape.inputs)
             asked = self._alike_pass(sequences, drafted, context, windowed, longest)
             own = _named(self._decode_terms(asked, drafted, sequences, asked.context_tokens))
-            return AlikeRounds(
-                tape, self._scaled(own), _target_s(own), PromptsBeside(partial(self._prompts_beside, sequences, drafted))
-            )
+            beside = self._prompts_by_drafts.get(drafted)
+            if beside is None:
+                beside = self._prompts_by_drafts[drafted] = PromptsBeside(partial(self._prompts_beside, drafted))
+            return AlikeRounds(tape, self._scaled(own), _target_s(own), partial(beside, sequences))
         except TypeError:
             return None
 
     def _prompts_beside(
         self,
-        sequences: int,
         drafted: int,
+        sequences: int,
         context: float,
         windowed: float,
         longest: float,
         target_s: float,
-        prefill: Sequence[tuple[int, int]],
         prompts_finished: int,
+        prefill: Sequence[tuple[int, int]],
         draft_prefill: Sequence[tuple[int, int]] = (),
     ) -> list[tuple[str, float]]:
         _, prefill, prompts_finished, _ = self._fullest((), prefill, prompts_finished)

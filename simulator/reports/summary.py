@@ -17,7 +17,7 @@ from simulator.draft_tree import Tree
 from simulator.plots.words import acceptance_source, is_known, provenance
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
 from simulator.reports.verdict import answer, headline, subject, verdict_sentence
-from simulator.scenario import Scenario
+from simulator.scenario import PrefillInstances, Scenario
 from simulator.serving import AcceptanceCounts, unmet_limits
 from simulator.simulation import Comparison, SimulationResult, Variant
 
@@ -217,6 +217,8 @@ def settings(scenario: Scenario) -> dict[str, Any]:
         **asdict(deployment.parallelism),
         "router": scenario.file.parallel.router or "round_robin",
         "further_replicas": [{"hardware": hardware.name, "count": count} for hardware, count in scenario.further_hardware],
+        "disaggregated_prefill": None if scenario.prefill is None else _prefill(scenario.prefill),
+        "devices": scenario.num_devices,
         "method": deployment.method,
         "drafter": None if deployment.drafter is None else deployment.drafter.name,
         "drafter_weights": None if deployment.drafter is None else deployment.drafter_weights,
@@ -227,6 +229,12 @@ def settings(scenario: Scenario) -> dict[str, Any]:
         "block_tokens": deployment.engine.block_tokens,
         **asdict(scenario.limits),
     }
+
+
+def _prefill(instances: PrefillInstances) -> dict[str, Any]:
+    """Instances that compute prompts, with every default filled in."""
+    told = {field.name: getattr(instances, field.name) for field in fields(instances)}
+    return told | {"hardware": instances.hardware.name}
 
 
 def _draft_device(deployment: Deployment) -> dict[str, Any] | None:

@@ -187,8 +187,10 @@ class Timeline:
         self._make_room(booking.end)
         first, last = booking.start - self.origin, booking.end - self.origin
         for row, values in booking.rows:
-            self.rows[row, first:last] += values
-        self.rows[CUT, last - 1] += booking.cut
+            sums = self.rows[row, first:last]
+            sums += values
+        if booking.cut:
+            self.rows[CUT, last - 1] += booking.cut
         longest = self.rows[LONGEST, first:last]
         np.maximum(longest, booking.context, out=longest)
         if booking.drafted is not None:
@@ -370,7 +372,8 @@ class BookingScheduler(Scheduler):
         super()._preempt(sequence)
 
     def _admitted_for(self) -> Iterable[SequenceState]:
-        return self.running if self.rules.admission == "whole_request" else self.running[len(self.timeline) :]
+        admitted = super()._admitted_for()
+        return admitted if self.rules.admission == "whole_request" else tuple(admitted)[len(self.timeline) :]
 
     def _held(self, plan: StepPlan, sequence: SequenceState) -> int:
         if sequence.booking is None:
@@ -383,6 +386,11 @@ class BookingScheduler(Scheduler):
             return False
         self.unbooked.append(sequence)
         return True
+
+    def _join(self, sequence: SequenceState) -> None:
+        super()._join(sequence)
+        if sequence.decoding:
+            self.unbooked.append(sequence)
 
     def drop_cancelled(self) -> list[SequenceState]:
         for sequence in self.cancelled:

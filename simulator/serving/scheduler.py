@@ -4,6 +4,9 @@ Running sequences come first, in the order of their admission, each decoding one
 token budget; then waiting prompts, first come first served, cut into chunks that fill what is left of the budget.
 When KV blocks run out, the sequence admitted last loses its blocks and computes its tokens again later, or has them moved to
 the host and back. A prompt whose beginning is in the prefix cache starts behind it.
+
+Where prompts are computed elsewhere (`disaggregation`), blocks are reserved for a prompt as it would be admitted; once its cache
+has come it runs as soon as there is a slot.
 """
 
 from __future__ import annotations
@@ -32,14 +35,18 @@ class Scheduler:
         self.running: list[SequenceState] = []
         self.waiting: deque[SequenceState] = deque()
         self.cancelled: list[SequenceState] = []  # given up, and still here
+        # Prompts computed elsewhere: without blocks here, with blocks and on the way (from here too), and with their cache.
+        self.offered: deque[SequenceState] = deque()
+        self.in_transit: dict[int, SequenceState] = {}
+        self.landed: deque[SequenceState] = deque()
+        self.reserved: list[tuple[SequenceState, int]] = []  # since last looked at, and tokens found cached
+        self.freed: list[int] = []  # in transit, and their blocks are not needed here any more
         self.free_host_blocks = rules.host_blocks
         self._moved_blocks = 0
 
-    def submit(self, request: Request, now_s: float, path: AcceptancePath) -> SequenceState:
-        """Queues a request that arrives now."""
-        sequence = SequenceState(request, now_s, path, self.rules.max_model_len, self._runs(request))
-        self.waiting.append(sequence)
-        return sequence
+    def sequence(self, request: Request, now_s: float, path: AcceptancePath) -> SequenceState:
+        """A request that arrives now, in no queue yet."""
+        return SequenceState(request, now_s, path, self.rules.max_model_len, self._runs(request))
 
     def _runs(self, request: Request) -> tuple[Run, ...]:
         """The text of a request by blocks, where prefixes are cached."""
@@ -52,7 +59,9 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """The next step, its KV blocks reserved; None if no request is here. Raises RuntimeError if it could do nothing."""
-        if not (self.running or self.waiting):
+        if self.landed or self.freed:
+            self._settle_transfers()
+        if not (self.running or self.waiting or self.offered):
             return None
         self.kv.now += 1
         self._moved_blocks = 0
@@ -66,11 +75,29 @@ class Scheduler:
             self._schedule_running(plan, decode=True)
             self._admit(plan)
         if not (plan.decode or plan.prefill or plan.booked):
+            if self.in_transit:
+                return None  # what is under way will go on, or free its blocks
             raise RuntimeError(f"no progress with {len(self.running)} running, {len(self.waiting)} waiting requests")
         self.kv.check()
         plan.moved_blocks = self._moved_blocks
-        plan.running, plan.waiting, plan.used_blocks = len(self.running), len(self.waiting), self.kv.used_blocks
+        plan.running, plan.waiting, plan.used_blocks = len(self.running), self.num_waiting, self.kv.used_blocks
         return plan
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that are here and do not run."""
+        return len(self.waiting) + len(self.offered) + len(self.in_transit) + len(self.landed)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether nothing holds blocks."""
+        return not (self.running or self.in_transit or self.landed)
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that wait or run, without those that were given up."""
+        gone = sum(not sequence.ended for sequence in self.cancelled)
+        return len(self.running) + self.num_waiting - gone
 
     def _begin_plan(self) -> StepPlan:
         """A plan with nothing in it yet."""
@@ -86,11 +113,17 @@ class Scheduler:
 
     def drop_cancelled(self) -> list[SequenceState]:
         """Lets sequences go whose clients gave up. Returns them."""
-        dropped = [sequence for sequence in self.cancelled if not sequence.ended]
-        self.cancelled.clear()
+        here = [sequence for sequence in self.cancelled if not sequence.ended]
+        self.cancelled = [sequence for sequence in here if sequence.request_id in self.in_transit]
+        dropped = [sequence for sequence in here if sequence.request_id not in self.in_transit]
         for sequence in dropped:
             sequence.ended = True
-            if self.kv.blocks_of(sequence.request_id):
+            if sequence in self.offered:
+                self.offered.remove(sequence)
+            elif sequence in self.landed:
+                self.landed.remove(sequence)
+                self._release(sequence)
+            elif self.kv.blocks_of(sequence.request_id):
                 self.running.remove(sequence)
                 self._release(sequence)
             else:
@@ -146,7 +179,7 @@ class Scheduler:
         that its next token fits.
         """
         while not self.kv.grow(sequence.request_id, slots):
-            if len(self.running) == 1:
+            if len(self.running) == 1 and not (self.in_transit or self.landed):
                 slots = self.kv.room_tokens(sequence.request_id)
                 continue
             youngest = self.running.pop()
@@ -182,6 +215,8 @@ class Scheduler:
             sequence = self.waiting[0]
             if not (self._swap_in(plan, sequence) if sequence.swapped_blocks else self._start(plan, sequence)):
                 return
+        while self.offered and not (self.waiting or plan.preempted) and self._reserve(plan, self.offered[0]):
+            self.offered.popleft()
 
     def _start(self, plan: StepPlan, sequence: SequenceState) -> bool:
         """Starts a prompt behind what the prefix cache holds of it; False if it must wait."""
@@ -192,7 +227,7 @@ class Scheduler:
         if cached + new_tokens < sequence.prefill_tokens and not rules.chunked_prefill:
             return False
         slots = min(cached + new_tokens + plan.lookahead_slots, rules.max_model_len)
-        alone = not self.running
+        alone = self._alone
         if alone:
             slots = min(slots, kv.room_tokens(sequence.request_id, found))
         elif not self._has_room(plan, sequence, found):
@@ -211,7 +246,7 @@ class Scheduler:
         """Brings a sequence back from the host, which goes on in this step; False if it must wait."""
         rules, kv = self.rules, self.kv
         slots = min(sequence.computed + self._wanted(plan, sequence) + plan.lookahead_slots, rules.max_model_len)
-        if not self.running:
+        if self._alone:
             slots = min(slots, kv.room_tokens(sequence.request_id))
         elif kv.blocks_for(slots) + self._promised(plan) + rules.watermark_blocks > kv.free_blocks:
             return False
@@ -222,6 +257,59 @@ class Scheduler:
         self._run(sequence)
         Scheduler._schedule_running(self, plan, not rules.prefill_first, len(self.running) - 1)
         return True
+
+    def _reserve(self, plan: StepPlan, sequence: SequenceState) -> bool:
+        """Keeps blocks for a prompt that another engine computes, behind what is found of it; False if it must wait.
+
+        Lookahead is taken as it runs (vllm-project/vllm#46694).
+        """
+        rules, kv, found, alone = self.rules, self.kv, self._found(sequence), self._alone
+        if not alone and not self._has_room(plan, sequence, found):
+            return False
+        if not kv.admit(sequence.request_id, sequence.prompt_tokens, found, 0 if alone else rules.watermark_blocks):
+            plan.slots_may_change |= found.unreferenced > 0
+            return False
+        self.in_transit[sequence.request_id] = sequence
+        self.reserved.append((sequence, found.blocks * rules.block_tokens))
+        return True
+
+    def land(self, sequence: SequenceState, computed: int) -> None:
+        """The cache of `computed` tokens of a prompt has come, for the next plan to see."""
+        del self.in_transit[sequence.request_id]
+        sequence.computed = computed
+        self.landed.append(sequence)
+
+    def hand_over(self, sequences: list[SequenceState]) -> None:
+        """Prompts are computed, for another engine to go on with them: they hold their blocks until `let_go`."""
+        self.in_transit |= {sequence.request_id: sequence for sequence in sequences}
+        self.running = [sequence for sequence in self.running if sequence.request_id not in self.in_transit]
+
+    def let_go(self, sequence: SequenceState) -> None:
+        """One that was handed over has come, or one whose cache should come will not: its blocks are free at the next plan."""
+        del self.in_transit[sequence.request_id]
+        self.freed.append(sequence.request_id)
+
+    def _settle_transfers(self) -> None:
+        """Frees blocks of transfers that are over; what has come can be found, and runs in its order while there are slots."""
+        for request_id in self.freed:
+            self.kv.release(request_id)
+        self.freed.clear()
+        stay: deque[SequenceState] = deque()
+        for sequence in self.landed:
+            if sequence.ended:
+                self._release(sequence)
+                continue
+            self.kv.publish(sequence.request_id, sequence.runs, sequence.computed)
+            if len(self.running) < self.rules.max_num_seqs:
+                self._join(sequence)
+            else:
+                stay.append(sequence)
+        self.landed = stay
+
+    def _join(self, sequence: SequenceState) -> None:
+        """A sequence whose cache has come runs."""
+        self.running.append(sequence)
+        sequence.kv_tokens = self.kv.blocks_of(sequence.request_id) * self.rules.block_tokens
 
     def _run(self, sequence: SequenceState) -> None:
         """Takes the first of the queue among the running."""
@@ -256,8 +344,8 @@ class Scheduler:
         return promised
 
     def _admitted_for(self) -> Iterable[SequenceState]:
-        """Running sequences that may have been promised more than they hold."""
-        return self.running
+        """Sequences that may have been promised more than they hold."""
+        return (*self.running, *self.in_transit.values(), *self.landed) if self.in_transit or self.landed else self.running
 
     def _held(self, plan: StepPlan, sequence: SequenceState) -> int:  # noqa: ARG002
         """Blocks that a running sequence reads."""
