@@ -17,7 +17,7 @@ from simulator.serving import AcceptancePath, BatchingRules, Engine, Prefill, Se
 from simulator.serving.policies import DraftPolicy, live_policy, table_of
 from simulator.simulation.batching import batching_rules, prefill_rules
 from simulator.spec import SpecError
-from simulator.workload import Request, mean_context_tokens, requests_of
+from simulator.workload import Request, mean_context_tokens
 
 # Acceptance paths of this many requests are kept from run to run, some 3 kB each.
 KEPT_PATHS = 5_000
@@ -117,7 +117,7 @@ class Server:
     @cached_property
     def mean_context_tokens(self) -> float:
         """Of the scenario's own requests while they decode."""
-        return mean_context_tokens(requests_of(self.scenario.file.workload, self.scenario.file.seed, self.scenario.source))
+        return mean_context_tokens(self.scenario.requests())
 
     def mean_acceptance_length(self, drafts: int) -> float:
         """τ of a round of so many drafts a sequence, by the law; 1 of a plain step."""
