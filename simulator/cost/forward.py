@@ -89,7 +89,7 @@ class ForwardCost:
         )  # fmt: skip
         self.experts = ExpertCost(
             model, self.hardware, self.tensor_parallel_size, self.parallelism, self.format.bytes, self.compute_dtype,
-            self.engine.expert_tile_rows(self.weights, self.hardware),
+            self.engine.expert_tile_rows(self.weights, self.hardware), self.row_law,
         )  # fmt: skip
         self.exchanges = ExchangeCost(
             model, self.hardware, self.engine, self.tensor_parallel_size, self.parallelism, self.weights, self.mixers, self.mlps,

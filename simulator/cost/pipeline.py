@@ -12,7 +12,8 @@ from simulator.speculation import SELF_METHODS
 
 # Where a term's time is spent in a pipeline; everything else is spread over the stages with the layers.
 _PLACES = {
-    "lm_head": "last", "sampling": "last", "host": "host", "round_overhead": "host", "pipeline_transfer": "link",
+    "lm_head": "last", "sampling": "last", "host": "host", "broadcast": "host", "round_overhead": "host",
+    "pipeline_transfer": "link",
 }  # fmt: skip
 
 

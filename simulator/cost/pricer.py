@@ -344,6 +344,10 @@ class StepPricer:
         ]
         if speculative:
             terms += self._round_overheads()
+        workers = self.target.tensor_parallel_size * self.target.parallelism.pipeline_parallel_size
+        if engine.broadcast_s is not None and workers > 1:
+            each_s = engine.broadcast_request_s.value if engine.broadcast_request_s is not None else 0.0
+            terms.append(CostTerm("broadcast", engine.broadcast_s.value + requests * each_s, "host"))
         terms += self.target.price(asked).terms
         return terms
 

@@ -14,6 +14,7 @@ from simulator.reports.capacity import (
     capacity_sentences,
     capacity_summary,
     capacity_tables,
+    settings_server,
 )
 from simulator.reports.comparison import (
     comparison_notes,
@@ -29,7 +30,7 @@ from simulator.reports.explanation import (
     explanation_summary,
     explanation_table,
 )
-from simulator.reports.exports import exported
+from simulator.reports.exports import exported, exports_of
 from simulator.reports.files import (
     prepare_directory,
     to_json,
@@ -102,6 +103,7 @@ __all__ = [
     "explanation_table",
     "exported",
     "exported_step_costs",
+    "exports_of",
     "fit_sentence",
     "fit_summary",
     "fitted_constant_rows",
@@ -132,6 +134,7 @@ __all__ = [
     "sensitivity_table",
     "settings_of_check",
     "settings_rows",
+    "settings_server",
     "significant",
     "step_costs_sentence",
     "step_costs_table",
