@@ -13,7 +13,7 @@ from simulator.questions.capacity import capacity
 from simulator.scenario import scenario_of
 from simulator.serving import BatchingRules, Engine, RequestRecord, RouterName, ServingResult, serve, serve_on_replicas
 from simulator.serving.router import MOST_REQUESTS_APART, in_turn
-from simulator.simulation import Server
+from simulator.simulation import Server, saturation_of
 from simulator.spec import Document, SpecError
 from simulator.workload import Request, requests_of
 from tests.test_laws import NAMED, AffinePricer, Cost, IndependentPath, Scenario, drawn, roomy
@@ -283,7 +283,7 @@ def parallel(router: str | None = None, **more: Any) -> Any:
 def test_each_router_moves_the_result_and_round_robin_is_the_default() -> None:
     shown = {}
     for router in (None, *ROUTERS):
-        result = Server.of(parallel(router)).run(requests_of(parallel().file.workload, parallel().file.seed))
+        result = Server.of(parallel(router)).run(parallel().requests())
         shown[router] = repr(list(result.records))
     assert shown.pop(None) == shown["round_robin"]
     assert len(set(shown.values())) == len(ROUTERS)
@@ -320,13 +320,13 @@ MIXED = {"parallel": {"further_replicas": ({"hardware": "l40s", "count": 2},)}}
 
 
 def served(scenario: Any) -> ServingResult:
-    return Server.of(scenario).run(requests_of(scenario.file.workload, scenario.file.seed))
+    return Server.of(scenario).run(scenario.requests())
 
 
 def test_replicas_on_other_devices_serve_as_they_would_alone() -> None:
     """Dealt in turn over one H100 and two L40S, each does what it does on its own."""
     scenario, result = parallel(**MIXED), served(parallel(**MIXED))
-    requests = requests_of(scenario.file.workload, scenario.file.seed)
+    requests = scenario.requests()
     alone: list[RequestRecord] = []
     for hardware, theirs in zip(("h100_sxm", "l40s", "l40s"), in_turn(requests, 3), strict=True):
         alone += Server.of(parallel(hardware=hardware, parallel={})).run(tuple(theirs)).records
@@ -351,8 +351,8 @@ def test_every_key_of_further_replicas_binds() -> None:
 
 def test_a_saturated_deployment_of_two_kinds_is_both_of_them_full() -> None:
     requests = requests_of(parallel().file.workload, 0)
-    both = Server.of(parallel(**MIXED)).saturated(requests).per_s
-    fast, slow = (Server.of(parallel(hardware=name, parallel={})).saturated(requests).per_s for name in ("h100_sxm", "l40s"))
+    both = saturation_of(Server.of(parallel(**MIXED)), requests).per_s
+    fast, slow = (saturation_of(Server.of(parallel(hardware=name, parallel={})), requests).per_s for name in ("h100_sxm", "l40s"))
     assert both == pytest.approx(fast + 2 * slow)
     assert slow < fast
 
