@@ -40,8 +40,8 @@ class Saturation:
 
 @dataclass(frozen=True)
 class _Together:
-    """Replicas that are saturated together. at_once: about how many requests they decode at once; rough_per_s: about how many they
-    finish a second."""
+    """Replicas that are saturated together. at_once: about how many requests they decode at once; rough_per_s: about how many
+    they finish a second."""
 
     server: Server
     at_once: int
