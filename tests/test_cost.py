@@ -221,9 +221,8 @@ def test_sliding_window_layers_stop_paying_for_context():
     near = [plain_s(c, 8, window) for c in (cost, full)]
     far = [plain_s(c, 8, 32 * window) for c in (cost, full)]
     growth = [far[i] - near[i] for i in range(2)]
-    assert growth[0] == pytest.approx(
-        growth[1] * (gemma.num_hidden_layers - gemma.sliding_layers) / gemma.num_hidden_layers, rel=0.02
-    )
+    unlimited = sum(group.count for group in gemma.layer_groups(1) if group.window is None)
+    assert growth[0] == pytest.approx(growth[1] * unlimited / gemma.num_hidden_layers, rel=0.02)
 
 
 def replace_window(cost: ForwardCost) -> ForwardCost:
@@ -579,7 +578,7 @@ def test_quantized_weights_read_fewer_bytes_and_small_row_kernels_read_them_agai
     assert four["q8_0"] > 2.5
     assert 1.2 < four["q5_k_m"] < 1.7
     assert four["bf16"] == pytest.approx(1.0, abs=0.05)
-    assert steps["q8_0"].layer_gemms(16).seconds < steps["q8_0"].layer_gemms(8).seconds
+    assert steps["q8_0"].layer_gemms(16).seconds < 1.01 * steps["q8_0"].layer_gemms(8).seconds
 
 
 def test_field_case_d7_and_c13_differ_in_sign_by_quantization_type_alone():
@@ -639,7 +638,7 @@ def test_mlx_pays_once_for_the_second_row_in_16_bit_and_for_each_in_4():
     mlx, apple = find_engine("mlx"), find_hardware("m5_pro")
     wide, narrow = (mlx.row_law(weights, apple) for weights in ("bf16", "mlx4"))
     assert [wide.weight_reads(rows) for rows in (1, 2, 8, 17)] == pytest.approx([1, 1.85, 1.85, 1])
-    assert [narrow.weight_reads(rows) for rows in (1, 2, 8, 9)] == pytest.approx([1, 1.58, 5.06, 1])
+    assert [narrow.weight_reads(rows) for rows in (1, 2, 8, 9)] == pytest.approx([1, 1.58, 5.06, 4.0])
 
 
 def test_constants_that_cannot_move_r_are_not_tried_and_the_others_are_tried_as_a_whole_pricer_would():

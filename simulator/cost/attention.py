@@ -57,19 +57,19 @@ class AttentionCost:
         """(cached tokens of all decoding sequences together, of the longest) under a window."""
         if window is None:
             return asked.context_tokens, asked.longest_tokens
-        if window == self.window or not asked.sequences:
+        if window == self.window or not known(asked.sequences):
             return asked.windowed_tokens, smaller(asked.longest_tokens, window)
         mean = asked.context_tokens / asked.sequences
         return asked.sequences * smaller(mean, window), smaller(asked.longest_tokens, window)
 
     def _attention(self, group: LayerGroup, asked: ForwardPass, context: float, longest: float) -> Operation:
         """One layer. Which kernel runs depends on whether any sequence brings more than one query row."""
-        several_rows = asked.rows > asked.sequences or bool(asked.prefill)
+        several_rows = known(asked.rows) > known(asked.sequences) or bool(asked.prefill)
         stated = self.latent_regime if group.attention == "mla" else None
         regime, walked = stated or self.regime, stated is not None or group.attention in ("full", "sliding", "chunked")
         if several_rows and regime == "serial_walk" and walked:
             return self._walk(group, asked, context, longest)
-        reread = asked.rows / asked.sequences if several_rows and regime == "kv_reread" and asked.sequences else 1.0
+        reread = asked.rows_each if several_rows and regime == "kv_reread" and known(asked.sequences) else 1.0
         return self._split(group, asked, context, reread)
 
     def _split(self, group: LayerGroup, asked: ForwardPass, context: float, reread: float) -> Operation:
@@ -77,8 +77,8 @@ class AttentionCost:
         bytes_per_token = group.kv_elements_per_token * self.kv_number_bytes
         # Factors are joined before they meet the context, which a span of rounds has many of.
         kv_bytes, blocks, flops = context * (reread * bytes_per_token), 0.0, 0.0
-        if asked.sequences:
-            rows = asked.rows / asked.sequences / reread
+        if known(asked.sequences):
+            rows = asked.rows_each / reread
             # Rows × heads of one KV head fill tiles of the tensor units.
             tile = self.hardware.coefficients.attention_tile_rows.value
             tile_rows = math.ceil(rows * share / tile) * tile / share

@@ -12,11 +12,14 @@ from simulator.cost.parallelism import Parallelism, busiest
 from simulator.cost.roofline import Bound, Operation, experts_touched, grouped_gemm
 from simulator.cost.terms import CostTerm
 from simulator.hardware import Hardware
+from simulator.serving_engine import RowLaw
 
 
 @dataclass(frozen=True)
 class ExpertCost:
-    """weight_bytes: of one parameter. tile_rows: to which the engine's grouped kernels round the rows of an expert."""
+    """weight_bytes: of one parameter. tile_rows: to which the engine's grouped kernels round the rows of an expert.
+    row_law: of its kernels for few rows.
+    """
 
     architecture: ModelArchitecture
     hardware: Hardware
@@ -25,6 +28,7 @@ class ExpertCost:
     weight_bytes: float
     compute_dtype: str
     tile_rows: int
+    row_law: RowLaw | None
 
     @cached_property
     def layers(self) -> list[tuple[int, Experts]]:
@@ -62,7 +66,8 @@ class ExpertCost:
             devices = beyond.expert_devices(self.tensor_parallel_size)
             touched = busiest(touched, devices, experts.num_experts)
             rows = busiest(rows, devices)
-        return grouped_gemm(rows, touched, self.parameters, self.weight_bytes, self.hardware, self.compute_dtype, self.tile_rows)
+        weight_bytes = self.weight_bytes * (self.row_law.expert_reads(tokens) if self.row_law is not None else 1.0)
+        return grouped_gemm(rows, touched, self.parameters, weight_bytes, self.hardware, self.compute_dtype, self.tile_rows)
 
 
 def _layers_with_experts(architecture: ModelArchitecture, slices: int) -> list[tuple[int, Experts]]:

@@ -89,7 +89,7 @@ class ForwardCost:
         )  # fmt: skip
         self.experts = ExpertCost(
             model, self.hardware, self.tensor_parallel_size, self.parallelism, self.format.bytes, self.compute_dtype,
-            self.engine.expert_tile_rows(self.weights, self.hardware),
+            self.engine.expert_tile_rows(self.weights, self.hardware), self.row_law,
         )  # fmt: skip
         self.exchanges = ExchangeCost(
             model, self.hardware, self.engine, self.tensor_parallel_size, self.parallelism, self.weights, self.mixers, self.mlps,
@@ -149,7 +149,7 @@ class ForwardCost:
         new_tokens = asked.rows + sum([tokens for tokens, _ in asked.prefill])
 
         def captured(tokens: int) -> int | None:
-            return captured_rows(engine, tokens, asked.sequences, prompts)
+            return captured_rows(engine, tokens, int(known(asked.sequences)), prompts)
 
         rows = looked_up(lambda tokens: captured(tokens) or tokens, new_tokens)
         layers, small_kernels = terms_at(self._terms_by_rows, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simulator.cost.tape import smaller
+from simulator.cost.tape import known, smaller
 
 
 class ForwardPass(NamedTuple):
@@ -23,6 +23,11 @@ class ForwardPass(NamedTuple):
     prefill: tuple[tuple[int, int], ...] = ()
     logit_rows: int = 0
     load: float = 1.0
+
+    @property
+    def rows_each(self) -> float:
+        """Query rows of a sequence, on average. The same for any number of sequences that is not known yet."""
+        return known(self.rows) / known(self.sequences)
 
 
 def uniform_pass(sequences: int, rows_per_sequence: float, context: float, window: int | None) -> ForwardPass:

@@ -4,7 +4,8 @@
 Importing this package imports neither matplotlib nor pyarrow; both load when files are written.
 """
 
-from simulator.plots.words import interval, significant, times
+from simulator.plots.words import interval
+from simulator.printed_numbers import significant, times
 from simulator.reports.acceptance_trace import trace_json, trace_sentence, trace_tables
 from simulator.reports.break_even_page import break_even_page
 from simulator.reports.capacity import (
@@ -13,6 +14,7 @@ from simulator.reports.capacity import (
     capacity_sentences,
     capacity_summary,
     capacity_tables,
+    settings_server,
 )
 from simulator.reports.comparison import (
     comparison_notes,
@@ -28,7 +30,7 @@ from simulator.reports.explanation import (
     explanation_summary,
     explanation_table,
 )
-from simulator.reports.exports import exported
+from simulator.reports.exports import exported, exports_of
 from simulator.reports.files import (
     prepare_directory,
     to_json,
@@ -101,6 +103,7 @@ __all__ = [
     "explanation_table",
     "exported",
     "exported_step_costs",
+    "exports_of",
     "fit_sentence",
     "fit_summary",
     "fitted_constant_rows",
@@ -131,6 +134,7 @@ __all__ = [
     "sensitivity_table",
     "settings_of_check",
     "settings_rows",
+    "settings_server",
     "significant",
     "step_costs_sentence",
     "step_costs_table",

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from simulator.cost.uncertainty import Estimate
 from simulator.draft_policy import Fixed
-from simulator.plots.words import interval, significant, times
+from simulator.plots.words import interval
+from simulator.printed_numbers import significant, times
 from simulator.serving.metrics import Distribution
 from simulator.simulation import Comparison, SimulationResult, Variant
 
@@ -24,11 +25,13 @@ Table = tuple[list[str], list[list[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One variant of the table; `comparison` is None for the run without speculation."""
+    """One variant of the table; `comparison` is None for the run without speculation. named: the method stands in its
+    heading."""
 
     variant: Variant
     comparison: Comparison | None = None
     closed_loop: bool = False
+    named: bool = False
 
 
 Cell = Callable[[Column], str | float | None]
@@ -57,7 +60,8 @@ def width(header: list[str], rows: list[list[str]]) -> int:
 
 def _table(result: SimulationResult, shown: list[Comparison]) -> Table:
     closed = result.scenario.file.workload.arrivals.users is not None
-    columns = [Column(result.plain, None, closed), *(Column(c.variant, c, closed) for c in shown)]
+    several = bool(result.scenario.alternatives)
+    columns = [Column(result.plain, None, closed), *(Column(c.variant, c, closed, several) for c in shown)]
     missing = len(result.comparisons) - len(shown)
     title = f"best {len(shown)} of {len(result.comparisons)}" if missing else "per variant"
     rows = [
@@ -100,7 +104,8 @@ def _heading(column: Column) -> str:
     label = column.variant.label
     end = " low" if "(low end)" in label else " high" if "(high end)" in label else ""
     shape = column.variant.shape
-    return (column.variant.policy.short(shape.steps) if shape.is_chain else shape.name) + end
+    name = (column.variant.policy.short(shape.steps) if shape.is_chain else shape.name) + end
+    return f"{column.variant.method} {name}" if column.named else name
 
 
 def _text(cell: Cell, column: Column) -> str:

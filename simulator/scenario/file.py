@@ -94,6 +94,14 @@ class TargetSpec(Spec):
     kv_cache: CacheFormat = "bf16"
 
 
+class AlternativeSpec(Spec):
+    """Another way to draft for the same service; draft_tensor_parallel_size as in `parallel`."""
+
+    speculation: Speculation
+    acceptance: AcceptanceSpec | None = None
+    draft_tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = None
+
+
 class LimitsSpec(Spec):
     """The server's limits in vLLM's words; what is left out is the engine's default.
 
@@ -143,6 +151,7 @@ class ScenarioFile(Spec):
     target: TargetSpec
     speculation: Speculation | None = None
     acceptance: AcceptanceSpec | None = None
+    alternatives: Annotated[tuple[AlternativeSpec, ...], Field(min_length=1, max_length=16)] | None = None
     workload: WorkloadSpec
     limits: LimitsSpec = LimitsSpec()
     service_level: ServiceLevel | None = None

@@ -10,11 +10,12 @@ from simulator.draft_policy import Policy
 from simulator.draft_tree import Tree
 from simulator.hardware import Hardware
 from simulator.scenario.acceptance import acceptance_law
+from simulator.scenario.alternatives import names_of
 from simulator.scenario.file import ScenarioFile
 from simulator.scenario.limits import Limits
 from simulator.scenario.prefill_instances import PrefillInstances
 from simulator.spec import Document, SpecError
-from simulator.workload import RequestSource
+from simulator.workload import Request, RequestSource, requests_of
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Scenario:
 
     `deployment` speculates where the scenario does; `source` is the trace or profile of the requests. further_hardware: what the
     further replicas of each kind run on, and how many they are. prefill: instances that compute prompts for all of these.
+    alternatives: the same service, drafted for in another way.
     """
 
     name: str
@@ -34,6 +36,25 @@ class Scenario:
     warnings: tuple[str, ...]
     further_hardware: tuple[tuple[Hardware, int], ...] = ()
     prefill: PrefillInstances | None = None
+    alternatives: tuple[Scenario, ...] = ()
+
+    @property
+    def methods(self) -> tuple[tuple[str, Scenario], ...]:
+        """(name, scenario) of the scenario's own way to draft and of each alternative; empty without speculation."""
+        each = (self, *self.alternatives) if self.deployment.speculative else ()
+        return tuple(zip(names_of([scenario.deployment for scenario in each]), each, strict=True))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The warnings of all methods."""
+        return tuple(dict.fromkeys(warning for one in (self, *self.alternatives) for warning in one.warnings))
+
+    def alone(self) -> Scenario:
+        """The scenario without its alternatives, of which the question knows nothing, and a warning that says so."""
+        if not self.alternatives:
+            return self
+        said = f"about {self.methods[0][0]} alone: run, capacity and sweep compare the alternatives too"
+        return replace(self, alternatives=(), warnings=(*self.warnings, said))
 
     @property
     def devices(self) -> str:
@@ -72,6 +93,10 @@ class Scenario:
     def gammas(self) -> tuple[int, ...]:
         """Every number of speculative tokens to compare, of chains; empty without speculation."""
         return self.file.speculation.gammas if self.file.speculation else ()
+
+    def requests(self) -> tuple[Request, ...]:
+        """The requests of its workload in order of arrival, drawn by its seed."""
+        return requests_of(self.file.workload, self.file.seed, self.source)
 
     def acceptance(self, gamma: int, tree: Tree | None = None) -> ResolvedAcceptance | None:
         """The acceptance law at γ or of a tree, or None where the scenario leaves acceptance open."""

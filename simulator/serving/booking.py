@@ -187,8 +187,10 @@ class Timeline:
         self._make_room(booking.end)
         first, last = booking.start - self.origin, booking.end - self.origin
         for row, values in booking.rows:
-            self.rows[row, first:last] += values
-        self.rows[CUT, last - 1] += booking.cut
+            sums = self.rows[row, first:last]
+            sums += values
+        if booking.cut:
+            self.rows[CUT, last - 1] += booking.cut
         longest = self.rows[LONGEST, first:last]
         np.maximum(longest, booking.context, out=longest)
         if booking.drafted is not None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from simulator.simulation.batching import batching_rules
 from simulator.simulation.comparison import Comparison, drafted_at, proposal_share
 from simulator.simulation.progress import Progress
-from simulator.simulation.result import TIE, SimulationResult
+from simulator.simulation.result import SimulationResult
 from simulator.simulation.run import simulate
 from simulator.simulation.saturation import saturation_of
-from simulator.simulation.server import Server, speculative_servers
+from simulator.simulation.server import TIE, Server, speculative_servers
 from simulator.simulation.variant import Variant, plain_load, require_served
 from simulator.simulation.verdict import LEAST_EFFECT, Verdict, verdict_of
 

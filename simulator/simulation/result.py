@@ -8,11 +8,9 @@ from simulator.draft_policy import PolicySpec
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
 from simulator.simulation.comparison import Comparison
+from simulator.simulation.server import TIE
 from simulator.simulation.variant import Variant
 from simulator.workload import Request
-
-# Gains this close are taken as equal, and the smaller γ is preferred: it takes less memory and fewer rows.
-TIE = 0.03
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class SimulationResult:
 
         Where acceptance is open, each shape counts by the end of the measured band at which it gains less.
         """
-        worst: dict[tuple[Tree, PolicySpec], Comparison] = {}
+        worst: dict[tuple[str, Tree, PolicySpec], Comparison] = {}
         for comparison in self.comparisons:
             kept = worst.setdefault(comparison.variant.drafting, comparison)
             if comparison.gain.value < kept.gain.value:

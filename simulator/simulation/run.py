@@ -11,30 +11,31 @@ from simulator.simulation.result import SimulationResult
 from simulator.simulation.server import Server, speculative_servers
 from simulator.simulation.variant import served_variant
 from simulator.validity import doubts_at
-from simulator.workload import Request, requests_of
+from simulator.workload import Request
 
 
 def simulate(scenario: Scenario, progress: Progress | None = None, readable: bool = False) -> SimulationResult:
-    """Serves the scenario's requests without speculation and with each chain and tree asked for.
+    """Serves the scenario's requests without speculation and with each method, chain, tree and policy asked for.
 
     `readable`: by the serving engine of one event a step, slower and with the same records (`serving.serve`).
 
     Where acceptance is left open, each of them runs at the low and the high end of a sourced band for the method.
     """
-    requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
-    warnings = list(scenario.warnings)
+    requests = scenario.requests()
+    warnings = list(scenario.remarks)
     plain = served_variant(replace(Server.of(scenario), readable=readable), "no speculation", requests, progress)
     warnings += _too_short(scenario, requests)
     comparisons = [
         compare(server, plain, served_variant(server, label, requests, progress), requests, progress)
         for label, server in speculative_servers(scenario, warnings, readable)
     ]
-    warnings += [doubt for comparison in comparisons for doubt in _doubts(scenario, comparison)]
+    warnings += [doubt for comparison in comparisons for doubt in _doubts(comparison)]
     return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(dict.fromkeys(warnings)))
 
 
-def _doubts(scenario: Scenario, comparison: Comparison) -> list[str]:
+def _doubts(comparison: Comparison) -> list[str]:
     """What is doubtful about a variant where it ran; of a schedule by batch nothing is, at one batch."""
+    scenario = comparison.variant.scenario
     if scenario.file.speculation is None or scenario.file.speculation.by_batch is not None:
         return []
     load, tau = comparison.variant.summary.load, comparison.mean_acceptance_length

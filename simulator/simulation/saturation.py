@@ -9,7 +9,7 @@ from itertools import cycle
 
 import numpy as np
 
-from simulator.cost.round import StepPricer
+from simulator.cost.pricer import StepPricer
 from simulator.serving import AcceptancePath, BatchingRules, ServingResult, serve
 from simulator.serving.metrics import Window, load_in
 from simulator.simulation.server import Server

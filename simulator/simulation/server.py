@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from simulator.acceptance import AcceptanceLaw, band_for
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import share
-from simulator.cost.round import StepPricer
-from simulator.draft_policy import FIXED, ByContext, GoodputOptimal, PolicySpec, tokens_in
+from simulator.cost.pricer import StepPricer
+from simulator.draft_policy import FIXED, AcceptanceWindow, BatchTable, ByContext, GoodputOptimal, PolicySpec, tokens_in
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
 from simulator.serving import AcceptancePath, BatchingRules, Engine, Prefill, ServingResult, serve_on_replicas
 from simulator.serving.policies import DraftPolicy, live_policy, table_of
 from simulator.simulation.batching import batching_rules, prefill_rules
 from simulator.spec import SpecError
-from simulator.workload import Request, mean_context_tokens, requests_of
+from simulator.workload import Request, mean_context_tokens
 
+# Gains this close are taken as equal, and the smaller γ is preferred: it takes less memory and fewer rows.
+TIE = 0.03
 # Acceptance paths of this many requests are kept from run to run, some 3 kB each.
 KEPT_PATHS = 5_000
 
@@ -38,7 +40,10 @@ _NO_DRAFTS = _NoDrafts()
 
 @dataclass(frozen=True)
 class Server:
-    """Serves the scenario's requests under one deployment, shape of draft and acceptance law (None = no speculation)."""
+    """Serves the scenario's requests under one deployment, shape of draft and acceptance law (None = no speculation).
+
+    method: the name that the scenario's methods are told apart by.
+    """
 
     scenario: Scenario
     deployment: Deployment
@@ -46,6 +51,7 @@ class Server:
     law: AcceptanceLaw | None
     readable: bool = False
     policy: PolicySpec = FIXED
+    method: str = ""
     # Each γ is run several times on the same requests.
     _paths: dict[tuple[int, int, int], AcceptancePath] = field(default_factory=dict, init=False, repr=False, compare=False)
     _round_s: dict[tuple[int, int, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -98,26 +104,46 @@ class Server:
             found = self._round_s[key] = self.pricer.price([(key[2], drafts)] * running, (), 0).seconds
         return found
 
-    def drafts(self, running: int) -> int:
-        """γ while so many sequences run: of a policy that looks, what it comes to at the law's acceptance and the workload's
-        mean context."""
+    def drafts(self, running: int, context_tokens: float | None = None) -> int:
+        """γ while so many sequences run: of a policy that looks, what it comes to at the law's acceptance and at a context, the
+        workload's mean where left out."""
         law = self.law
         if law is None:
             return 0
+        context = self.mean_context_tokens if context_tokens is None and self.policy.looks else context_tokens or 0.0
         if isinstance(self.policy, ByContext):
-            return tokens_in(self.policy.table, round(self.mean_context_tokens))
+            return tokens_in(self.policy.table, round(context))
         if isinstance(self.policy, GoodputOptimal):
-            context = float(f"{self.mean_context_tokens:.1e}")
-            return max(
-                range(self.shape.steps + 1),
-                key=lambda drafts: self.mean_acceptance_length(drafts) / self.round_s(drafts, running, context),
-            )
+            rates = self.tokens_per_s(running, context)
+            return rates.index(max(rates))
+        if isinstance(self.policy, AcceptanceWindow) and self.mean_acceptance_length(self.shape.steps) < self.policy.least:
+            return 0
         return table_of(self.policy, self.shape.nodes - 1, self._of_rank)(running)
+
+    def batch_table(self) -> BatchTable:
+        """γ by running sequences of one rank, 1 to all that may run, at the workload's mean context: from the largest batch down
+        the smallest γ within a tie of most tokens a second, kept as long as it is one."""
+        ranks, kept = self.deployment.replica().parallelism.data_parallel_size, -1
+        found: list[tuple[int, int, int]] = []
+        for running in range(self.scenario.limits.max_num_seqs, 0, -1):
+            rates = self.tokens_per_s(running * ranks, self.mean_context_tokens)
+            least = (1 - TIE) * max(rates)
+            if kept < 0 or rates[kept] < least:
+                kept = next(gamma for gamma, rate in enumerate(rates) if rate >= least)
+                found.append((running, running, kept))
+            found[-1] = (running, found[-1][1], kept)
+        return tuple(reversed(found))
+
+    def tokens_per_s(self, running: int, context_tokens: float) -> list[float]:
+        """Of each sequence, at every γ from none to the largest."""
+        rounded = float(f"{context_tokens:.1e}")
+        gammas = range(self.shape.steps + 1)
+        return [self.mean_acceptance_length(gamma) / self.round_s(gamma, running, rounded) for gamma in gammas]
 
     @cached_property
     def mean_context_tokens(self) -> float:
         """Of the scenario's own requests while they decode."""
-        return mean_context_tokens(requests_of(self.scenario.file.workload, self.scenario.file.seed, self.scenario.source))
+        return mean_context_tokens(self.scenario.requests())
 
     def mean_acceptance_length(self, drafts: int) -> float:
         """τ of a round of so many drafts a sequence, by the law; 1 of a plain step."""
@@ -195,13 +221,20 @@ class Server:
 
 
 def speculative_servers(scenario: Scenario, warnings: list[str], readable: bool = False) -> list[tuple[str, Server]]:
-    """(label, server) of every way of drafting that the scenario compares; where acceptance is open, one for each end of a
-    sourced band, which `warnings` then say."""
+    """(label, server) of every way of drafting that the scenario compares, its alternatives' too; where acceptance is open, one
+    for each end of a sourced band, which `warnings` then say. The label names the method where there are several."""
     return [
-        (label, Server(scenario, scenario.deployed(shape), shape, law, readable, policy))
-        for shape, policy in scenario.variants
-        for label, law in _laws(scenario, shape, policy, warnings)
+        (f"{method}, {label}" if scenario.alternatives else label, server)
+        for method, one in scenario.methods
+        for label, server in _servers(one, method, warnings, readable)
     ]
+
+
+def _servers(scenario: Scenario, method: str, warnings: list[str], readable: bool) -> Iterator[tuple[str, Server]]:
+    """The same of one method."""
+    for shape, policy in scenario.variants:
+        for label, law in _laws(scenario, shape, policy, warnings):
+            yield label, Server(scenario, scenario.deployed(shape), shape, law, readable, policy, method)
 
 
 def _laws(scenario: Scenario, shape: Tree, policy: PolicySpec, warnings: list[str]) -> list[tuple[str, AcceptanceLaw]]:

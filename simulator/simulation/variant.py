@@ -13,13 +13,15 @@ from simulator.simulation.progress import Progress, counter
 from simulator.simulation.saturation import Saturation, saturation_of
 from simulator.simulation.server import Server
 from simulator.spec import SpecError
-from simulator.workload import Request, requests_of
+from simulator.workload import Request
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to serve the workload. gamma: the most drafts that a round accepts, 0 = no speculation."""
+    """One way to serve the workload. scenario: of its method; gamma: the most drafts that a round accepts, 0 = no speculation.
+    method: the name that the methods compared are told apart by."""
 
+    scenario: Scenario
     label: str
     gamma: int
     deployment: Deployment
@@ -28,6 +30,7 @@ class Variant:
     summary: Summary
     saturation: Saturation
     policy: PolicySpec = FIXED
+    method: str = ""
 
     @property
     def shape(self) -> Tree:
@@ -35,9 +38,10 @@ class Variant:
         return self.deployment.tree or Tree.chain(self.gamma)
 
     @property
-    def drafting(self) -> tuple[Tree, PolicySpec]:
-        """The shape and the policy that drafts it: what two runs at the ends of an acceptance band have in common."""
-        return self.shape, self.policy
+    def drafting(self) -> tuple[str, Tree, PolicySpec]:
+        """The method, the shape and the policy that drafts it: what two runs at the ends of an acceptance band have in
+        common."""
+        return self.method, self.shape, self.policy
 
     @property
     def graph_share(self) -> float | None:
@@ -68,7 +72,10 @@ def served_variant(server: Server, label: str, requests: tuple[Request, ...], pr
 
     saturation = saturation_of(server, requests, advance)
     blocks = server.rules.total_blocks
-    return Variant(label, server.shape.depth, server.deployment, blocks, result, summary, saturation, server.policy)
+    return Variant(
+        server.scenario, label, server.shape.depth, server.deployment, blocks, result, summary, saturation, server.policy,
+        server.method,
+    )  # fmt: skip
 
 
 def require_served(scenario: Scenario, summary: Summary) -> None:
@@ -83,7 +90,7 @@ def require_served(scenario: Scenario, summary: Summary) -> None:
 
 def plain_load(scenario: Scenario) -> Load:
     """How busy the server is without speculation: mean batch and context of the scenario's own requests."""
-    requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
+    requests = scenario.requests()
     summary = summarise(Server.of(scenario).run(requests))
     require_served(scenario, summary)
     return summary.load
