@@ -59,8 +59,8 @@ _ALL = (
     NumberFormat("mlx4", 4.5, 4.5, (), ("mlx4bit",)),
     NumberFormat("mlx6", 6.5, 6.5, (), ("mlx6bit",)),
     NumberFormat("mlx8", 8.5, 8.5, (), ("mlx8bit",)),
-    # GGUF blocks: the output matrix is kept in q6_k below 6 bits, else as the rest. Mixtures _L and _XL keep a few more tensors in 8
-    # bit than _M: a few percent.
+    # GGUF blocks: the output matrix is kept in q6_k below 6 bits, else as the rest. Mixtures _L and _XL keep a few more
+    # tensors in 8 bit than _M, which makes them some percent larger.
     NumberFormat("q8_0", 8.5, 8.5, (), ("q80", "gguf8bit", "q8", "q8kxl")),
     NumberFormat("q6_k", 6.5625, 6.5625, (), ("q6k",)),
     NumberFormat("q5_k_m", 5.70, 6.5625, (), ("q5km", "q5k", "q5", "q5kl", "q5kxl")),
