@@ -7,14 +7,33 @@ versions may answer better; no constant or term may be chosen by these runs, or 
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
 
 from simulator.prediction import Prediction, predict_table
-from simulator.questions.accuracy import Scored
+from simulator.questions.accuracy import DEAD_BAND, Scored, log_ratio
 from simulator.questions.published_cases import UNSEEN, published_cases, table_path
 
 FIRST = "unseen_first.csv"
 FIRST_VERSION = "05c4260"
+# What two runs may differ in beside their ids and what was measured.
+CHOICES = {"γ": "num_speculative_tokens", "batch": "batch", "engine": "engine"}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Runs of one laboratory that differ in one thing. pairs: those whose speedups are 5 % apart; right: share of them in order;
+    loss: mean share of the best speedup that is lost by taking the one predicted to be best; worst: largest such share."""
+
+    differ_in: str
+    pairs: int
+    right: float
+    loss: float
+    worst: float
 
 
 def first_scored() -> list[Scored]:
@@ -31,6 +50,31 @@ def scored_now() -> list[Scored]:
 def priced(scored: Sequence[Scored]) -> list[Scored]:
     """Those that were not refused."""
     return [each for each in scored if each.prediction.status == "ok"]
+
+
+def choices(scored: Sequence[Scored], differ_in: str) -> Choices:
+    """How well predictions choose between runs that differ in one of `CHOICES`."""
+    groups: dict[str, list[Scored]] = {}
+    for each in priced(scored):
+        point = each.case.point.model_copy(update={"id": "", "mean_acceptance_length": None, CHOICES[differ_in]: None})
+        groups.setdefault(each.case.family + point.model_dump_json(), []).append(each)
+    several = [group for group in groups.values() if len(group) > 1]
+    pairs = [
+        (log_ratio(one.case.measured_speedup, other.case.measured_speedup), _predicted(one) > _predicted(other))
+        for group in several
+        for one, other in combinations(group, 2)
+    ]
+    apart = [(measured > 0) == predicted for measured, predicted in pairs if abs(measured) > math.log(DEAD_BAND[1])]
+    losses = [_measured_loss(group) for group in several]
+    return Choices(differ_in, len(apart), float(np.mean(apart)), float(np.mean(losses)), max(losses))
+
+
+def _measured_loss(group: Sequence[Scored]) -> float:
+    return 1 - max(group, key=_predicted).case.measured_speedup / max(each.case.measured_speedup for each in group)
+
+
+def _predicted(each: Scored) -> float:
+    return each.prediction.speedup or 0.0
 
 
 def _scored(predictions: Sequence[Prediction]) -> list[Scored]:

@@ -8,11 +8,15 @@ import numpy as np
 
 from simulator.questions.accuracy import Score, Scored, score
 from simulator.questions.published_cases import PublishedCase, by, published_cases
-from simulator.questions.unseen_runs import FIRST_VERSION, priced
+from simulator.questions.unseen_runs import CHOICES, FIRST_VERSION, choices, priced
 from simulator.reports.accuracy import GROUPINGS, Table, beside_rules, markdown_table, percent
 from simulator.reports.tables import NOTHING
 
 COLUMNS = ["median error", "90th percentile", "bias of R", "inside 80 % interval"]
+
+CHOICE_HEADER = [
+    "runs that differ in", "pairs 5 % apart", "in order, first / now", "lost by choosing, first / now", "most lost, first / now",
+]  # fmt: skip
 
 
 def unseen_sentences(first: Sequence[Scored], now: Sequence[Scored]) -> list[str]:
@@ -38,6 +42,7 @@ def unseen_tables(first: Sequence[Scored], now: Sequence[Scored]) -> Iterator[Ta
             *(f"{name}, first / now" for name in COLUMNS),
         ]
         yield f"Never seen, by {title}", header, _rows(first, now, key)
+    yield "Never seen, choosing by predicted speedup", CHOICE_HEADER, [_choice(first, now, what) for what in CHOICES]
     yield (
         "Never seen, beside other rules",
         ["rule", "median error", "90th percentile"],
@@ -79,6 +84,12 @@ def _rows(first: Sequence[Scored], now: Sequence[Scored], key: Callable[[Publish
         pairs = zip(*sides, strict=True)
         rows.append([name, str(len(places)), *(f"{one.removesuffix(' %')} / {other}" for one, other in pairs)])
     return rows
+
+
+def _choice(first: Sequence[Scored], now: Sequence[Scored], differ_in: str) -> list[str]:
+    one, other = choices(first, differ_in), choices(now, differ_in)
+    pairs = ((one.right, other.right), (one.loss, other.loss), (one.worst, other.worst))
+    return [differ_in, str(other.pairs), *(f"{percent(a).removesuffix(' %')} / {percent(b)}" for a, b in pairs)]
 
 
 def _cells(scored: Sequence[Scored]) -> list[str]:
