@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
-from simulator.console import VERDICT_STYLE, console_of_stdout, print_json, print_notes, print_table, print_verdict, progress_bars
+from simulator.console import (
+    VERDICT_STYLE,
+    console_of_stdout,
+    print_json,
+    print_notes,
+    print_snippets,
+    print_table,
+    print_verdict,
+    progress_bars,
+)
 from simulator.spec import Document, Problem, SpecError, check, plain_scalar
 
 if TYPE_CHECKING:
@@ -48,6 +57,13 @@ def capacity(
     print_verdict(console, reports.capacity_sentences(answer), style)
     for header, rows in reports.capacity_tables(answer):
         print_table(console, header, rows)
+    server = reports.settings_server(answer)
+    if server is not None:
+        found, said = reports.exports_of(server)
+        print_snippets(console, found[0].snippets)
+        why = f"{found[0].engine}: {found[0].reason}." if found[0].reason else said and f"{said[:1].upper()}{said[1:]}."
+        print_notes(console, [why] if why else [], [])
+        console.print()
     print_notes(console, reports.capacity_notes(answer), (*reports.capacity_doubts(answer), *answer.warnings))
     if out is not None:
         console.print(f"Report and data: {out}")

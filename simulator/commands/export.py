@@ -36,7 +36,7 @@ def export(
     from simulator import reports
     from simulator.scenario import load_scenario
 
-    loaded = load_scenario(scenario)
+    loaded = load_scenario(scenario).alone()
     if context_len is not None and not step_costs:
         raise SpecError([Problem("--context-len", "", "goes with --step-costs only", str(context_len))])
     if step_costs and engine not in (None, "sglang"):

@@ -13,6 +13,7 @@ from simulator.reports.capacity import (
     capacity_sentences,
     capacity_summary,
     capacity_tables,
+    settings_server,
 )
 from simulator.reports.comparison import (
     comparison_notes,
@@ -28,7 +29,7 @@ from simulator.reports.explanation import (
     explanation_summary,
     explanation_table,
 )
-from simulator.reports.exports import exported
+from simulator.reports.exports import exported, exports_of
 from simulator.reports.files import (
     prepare_directory,
     to_json,
@@ -101,6 +102,7 @@ __all__ = [
     "explanation_table",
     "exported",
     "exported_step_costs",
+    "exports_of",
     "fit_sentence",
     "fit_summary",
     "fitted_constant_rows",
@@ -131,6 +133,7 @@ __all__ = [
     "sensitivity_table",
     "settings_of_check",
     "settings_rows",
+    "settings_server",
     "significant",
     "step_costs_sentence",
     "step_costs_table",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.plots.words import interval, significant, speculation_name, times
+from simulator.plots.words import drafting_name, interval, significant, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
 from simulator.questions.sustained import LoadPoint
+from simulator.reports.exports import exports_of
 from simulator.reports.summary import SCHEMA_VERSION, csv_text, ending, plain_data
+from simulator.simulation import Server
 
 NOTHING = "–"
 Table = tuple[list[str], list[list[str]]]
@@ -30,18 +32,15 @@ def capacity_sentences(answer: CapacityAnswer) -> tuple[str, ...]:
 
 
 def _verdict(answer: CapacityAnswer) -> str:
-    speculative = [row for row in answer.rows[1:] if row.gain is not None]
-    plain = answer.plain
-    if not speculative or plain.rate_per_s is None:
+    plain, top = answer.plain, answer.drafting
+    if top is None or top.gain is None or plain.rate_per_s is None:
         best = answer.best
         assert best is not None
         bounds = _bounds(best)
         alone = "" if len(answer.rows) == 1 else "; no other variant keeps the level"
         return f"{_sentence_case(best.label)} carries {_rate(best)} requests per second{bounds}{alone}."
-    top = max(speculative, key=lambda row: row.rate_per_s or 0.0)
     gain = top.gain
-    assert gain is not None
-    how = f"{speculation_name(answer.scenario)}, {top.label}"
+    how = drafting_name(answer.scenario, top.label)
     change = f"{_rate(top)} requests per second instead of {_rate(plain)}: {times(gain.value)} (80 % interval {interval(gain)})"
     if top.verdict == "close":
         return f"Too close to call: {how}, carries {change}."
@@ -144,6 +143,19 @@ def capacity_doubts(answer: CapacityAnswer) -> tuple[str, ...]:
     return tuple(f"{row.label}: {doubt}" for row in answer.rows if row.sustained is not None for doubt in row.sustained.doubts)
 
 
+def settings_server(answer: CapacityAnswer) -> Server | None:
+    """What to set: the way to draft that carries most, where it does not certainly carry less than none."""
+    top = answer.drafting
+    return None if top is None or top.verdict == "lose" else top.server
+
+
+def leave_off(answer: CapacityAnswer) -> str:
+    """What is said instead of settings."""
+    if answer.best is None:
+        return "Nothing keeps the service level as it is: no setting is recommended."
+    return "Leave speculation off: it carries no more." if len(answer.rows) > 1 else "The scenario asks for no speculation."
+
+
 # ---------------------------------------------------------------------------------------------------------------- data
 
 
@@ -166,16 +178,27 @@ def capacity_summary(answer: CapacityAnswer) -> dict[str, Any]:
         "requests": answer.requests,
         "repetitions": answer.repetitions,
         "variants": [_variant(row) for row in answer.rows],
+        "exports": _exports(answer),
         **ending(answer.scenario, answer.warnings),
     }
     data: dict[str, Any] = plain_data(summary)
     return data
 
 
+def _exports(answer: CapacityAnswer) -> dict[str, Any]:
+    """The snippets for each engine, or what is said instead."""
+    server = settings_server(answer)
+    if server is None:
+        return {"engines": [], "remark": leave_off(answer)}
+    found, said = exports_of(server)
+    return {"engines": found, "remark": said}
+
+
 def _variant(row: CapacityRow) -> dict[str, Any]:
     sustained = row.sustained
     return {
         "label": row.label,
+        "method": row.server.deployment.method,
         "devices": row.devices,
         "by_means": row.analytic,
         "saturation_per_s": row.saturation,

@@ -9,8 +9,8 @@ from simulator.acceptance import AcceptanceSpec, read_profile
 from simulator.architecture import ModelArchitecture, is_same_model
 from simulator.cost.deployment import Deployment
 from simulator.hardware import Hardware
+from simulator.scenario.limits import Limits
 from simulator.scenario.reading import Reading
-from simulator.scenario.scenario import Limits
 from simulator.speculation import Speculation, arithmetic_warning, other_target_warning
 
 
