@@ -116,7 +116,9 @@ class ServingEngine(Spec):
     launch_per_layer_s: host time to launch one layer without a captured graph; a pass then takes at least
     layers × this. sampler_passes / rejection_passes: passes over rows × vocabulary in 32 bit. ngram_lookup_s: CPU time
     per request and round. draft_cache: how the draft's cache follows the accepted tokens: `padded` first pass over
-    γ+1 rows, `catch_up` one more row after full acceptance, `extra_pass` γ+1 passes a round. admission: what of a request
+    γ+1 rows, `catch_up` one more row after full acceptance, `extra_pass` γ+1 passes a round. draft_cache_when_off: whether the
+    drafter takes in the tokens of steps that draft nothing; where it does not, requests that live through them are accepted less
+    ever after, which is warned of and not priced. admission: what of a request
     must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`. fitted_on: architectures of devices
     (`HardwareProfile.architecture`) on whose published runs its constants were fitted; elsewhere they are less sure.
     verification_graphs: those of passes with several rows a sequence, where they are not `graphs`.
@@ -155,6 +157,7 @@ class ServingEngine(Spec):
     rejection_passes: Quantity
     ngram_lookup_s: Quantity
     draft_cache: Literal["padded", "catch_up", "extra_pass"]
+    draft_cache_when_off: Literal["kept", "skipped"] = "kept"
     graphs: GraphLadder | None = None
     verification_graphs: GraphLadder | None = None
     attention: tuple[AttentionRule, ...]

@@ -283,7 +283,7 @@ def parallel(router: str | None = None, **more: Any) -> Any:
 def test_each_router_moves_the_result_and_round_robin_is_the_default() -> None:
     shown = {}
     for router in (None, *ROUTERS):
-        result = Server.of(parallel(router)).run(requests_of(parallel().file.workload, parallel().file.seed))
+        result = Server.of(parallel(router)).run(parallel().requests())
         shown[router] = repr(list(result.records))
     assert shown.pop(None) == shown["round_robin"]
     assert len(set(shown.values())) == len(ROUTERS)
@@ -320,13 +320,13 @@ MIXED = {"parallel": {"further_replicas": ({"hardware": "l40s", "count": 2},)}}
 
 
 def served(scenario: Any) -> ServingResult:
-    return Server.of(scenario).run(requests_of(scenario.file.workload, scenario.file.seed))
+    return Server.of(scenario).run(scenario.requests())
 
 
 def test_replicas_on_other_devices_serve_as_they_would_alone() -> None:
     """Dealt in turn over one H100 and two L40S, each does what it does on its own."""
     scenario, result = parallel(**MIXED), served(parallel(**MIXED))
-    requests = requests_of(scenario.file.workload, scenario.file.seed)
+    requests = scenario.requests()
     alone: list[RequestRecord] = []
     for hardware, theirs in zip(("h100_sxm", "l40s", "l40s"), in_turn(requests, 3), strict=True):
         alone += Server.of(parallel(hardware=hardware, parallel={})).run(tuple(theirs)).records

@@ -117,7 +117,7 @@ def capacity(
     planning = planning or scenario.file.planning
     _check(scenario, planning)
     streams = _streams(scenario, repetitions)
-    own = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
+    own = scenario.requests()
     own_rate = (len(own) - 1) / (own[-1].arrival_s - own[0].arrival_s)
     warnings = [*scenario.remarks, *_too_few(own)]
     variants = [(PLAIN, Server.of(scenario)), *speculative_servers(scenario, warnings)]
@@ -148,7 +148,7 @@ def _check(scenario: Scenario, planning: PlanningSpec) -> None:
         raise SpecError([document.problem(("workload", "arrivals", "process"), must, "closed_loop")])
     if planning.good_share is not None and scenario.file.service_level is None:
         raise SpecError([document.problem(("service_level",), "must be given beside planning.good_share: it says what is good")])
-    own = requests_of(workload, scenario.file.seed, scenario.source)
+    own = scenario.requests()
     if own[-1].arrival_s <= own[0].arrival_s:
         raise SpecError([document.problem(("workload", "arrivals"), "must spread over time: all requests arrive at once")])
 

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from simulator.cost.round import StepPricer
+from simulator.cost.pricer import StepPricer
 from simulator.serving import BatchingRules
 from simulator.workload import Request, ServiceLevel, mean_context_tokens
 

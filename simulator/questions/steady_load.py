@@ -5,7 +5,6 @@ from __future__ import annotations
 from simulator.questions.mean_load import MeanLoad, MeanModel
 from simulator.scenario import Scenario
 from simulator.simulation import Server
-from simulator.workload import requests_of
 
 
 def steady_batch(scenario: Scenario) -> int:
@@ -14,7 +13,7 @@ def steady_batch(scenario: Scenario) -> int:
     scenario.require_one_kind("the steady batch of sweep")
     server = Server.of(scenario)
     replicas = server.deployment.independent_replicas
-    requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
+    requests = scenario.requests()
     served = [each for each in requests if not server.rules.refusal(each.prompt_tokens, each.output_tokens)] or list(requests)
     model = MeanModel(server.pricer, server.rules, served, server.drafts, server.mean_acceptance_length, replicas)
     arrivals = scenario.file.workload.arrivals

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from simulator.plots.words import drafting_name, interval, significant, times
+from simulator.cost.uncertainty import Estimate
+from simulator.planning import BUSY_POWER_SHARE, IDLE_POWER_SHARE, Fleet
+from simulator.plots.words import drafting_name, interval
+from simulator.printed_numbers import significant, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
 from simulator.questions.sustained import LoadPoint
 from simulator.reports.exports import exports_of
@@ -122,8 +126,9 @@ def _rates(row: CapacityRow) -> list[str]:
 def _fleet(row: CapacityRow, priced: bool) -> list[str]:
     fleet = row.fleet
     assert fleet is not None
-    costs = (fleet.energy_per_token_j, *((fleet.cost_per_hour, fleet.cost_per_million_tokens) if priced else ()))
-    return [row.label, f"{fleet.copies:,}", f"{fleet.devices:,}", f"{100 * fleet.load:.0f}", *map(_number, costs)]
+    costs = (fleet.cost_per_hour, fleet.cost_per_million_tokens) if priced else ()
+    joules = NOTHING if fleet.energy_per_token_j is None else interval(Estimate(*fleet.energy_per_token_j))
+    return [row.label, f"{fleet.copies:,}", f"{fleet.devices:,}", f"{100 * fleet.load:.0f}", joules, *map(_number, costs)]
 
 
 def _number(value: float | None) -> str:
@@ -134,7 +139,11 @@ def capacity_notes(answer: CapacityAnswer) -> tuple[str, ...]:
     """What the numbers mean and do not; then why a run may be too short to tell."""
     notes = ["Rates are requests per second of one copy. By means: no queues and no spread between requests, so mostly too high."]
     if any(row.fleet is not None and row.fleet.energy_per_token_j is not None for row in answer.rows):
-        notes.append("J/token is an estimate: TDP while busy, 15 % of it while idle.")
+        busy, idle = ([f"{100 * share:.0f}" for share in shares] for shares in (BUSY_POWER_SHARE, IDLE_POWER_SHARE))
+        notes.append(
+            f"J/token is an estimate, not a measurement: a device draws {busy[1]} to {busy[2]} % of its TDP while busy and "
+            f"{idle[1]} to {idle[2]} % while idle."
+        )
     return tuple(notes)
 
 
@@ -207,10 +216,14 @@ def _variant(row: CapacityRow) -> dict[str, Any]:
         "limited_by": None if sustained is None else sustained.limited_by,
         "gain": row.gain,
         "verdict": row.verdict,
-        "fleet": row.fleet,
+        "fleet": None if row.fleet is None else {**asdict(row.fleet), "energy_per_token_j": _joules(row.fleet)},
         "doubts": () if sustained is None else sustained.doubts,
         "points": [] if sustained is None else [_point(point) for point in sustained.points],
     }
+
+
+def _joules(fleet: Fleet) -> Estimate | None:
+    return None if fleet.energy_per_token_j is None else Estimate(*fleet.energy_per_token_j)
 
 
 def _point(point: LoadPoint) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from simulator.scenario.file import ScenarioFile
 from simulator.scenario.limits import Limits
 from simulator.scenario.prefill_instances import PrefillInstances
 from simulator.spec import Document, SpecError
-from simulator.workload import RequestSource
+from simulator.workload import Request, RequestSource, requests_of
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,10 @@ class Scenario:
     def gammas(self) -> tuple[int, ...]:
         """Every number of speculative tokens to compare, of chains; empty without speculation."""
         return self.file.speculation.gammas if self.file.speculation else ()
+
+    def requests(self) -> tuple[Request, ...]:
+        """The requests of its workload in order of arrival, drawn by its seed."""
+        return requests_of(self.file.workload, self.file.seed, self.source)
 
     def acceptance(self, gamma: int, tree: Tree | None = None) -> ResolvedAcceptance | None:
         """The acceptance law at γ or of a tree, or None where the scenario leaves acceptance open."""

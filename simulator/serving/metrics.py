@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.printed_numbers import significant
 from simulator.serving.record import Floats, RequestRecord, RequestRecords, ServingResult
 from simulator.workload import ServiceLevel
 
@@ -242,14 +243,17 @@ def window_of(records: RequestRecords, warm_up_fraction: float = WARM_UP_FRACTIO
     start_s, end_s = float(arrival_s[-len(measured)]), float(records.column("arrival_s").max())
     note = (
         f"Latencies leave out the first {100 * warm_up_fraction:.0f} % of the requests (warm-up). "
-        f"Rates and means over time are from "
-        f"{start_s:.6g} s, the next arrival, to {end_s:.6g} s, the last arrival (no drain). Acceptance is over all requests."
+        f"Rates and means over time are from {significant(start_s)} s, the next arrival, to {significant(end_s)} s, "
+        "the last arrival (no drain). Acceptance is over all requests."
     )
     window = Window(start_s, end_s, measured, note)
     if window.contains(finish_s).sum() >= max(1.0, 0.1 * len(served)):
         return window
     start_s, end_s = float(arrival_s[0]), float(finish_s.max())
-    note = f"Nothing is left out, as few requests finish before the last arrival: {start_s:.6g} s to {end_s:.6g} s, with drain."
+    note = (
+        "Nothing is left out, as few requests finish before the last arrival: "
+        f"{significant(start_s)} s to {significant(end_s)} s, with drain."
+    )
     return Window(start_s, end_s, served, note)
 
 

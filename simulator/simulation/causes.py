@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulator.cost.round import RoundCost
+from simulator.printed_numbers import significant
 from simulator.simulation.variant import Variant
 
 
@@ -25,7 +26,7 @@ def causes_of(plain: Variant, variant: Variant, cost: RoundCost) -> tuple[str, .
     if before.queueing_s and after.queueing_s and before.e2e_latency_s:
         change_s = after.queueing_s.mean - before.queueing_s.mean
         if abs(change_s) > 0.05 * before.e2e_latency_s.mean:
-            causes.append(f"queueing {change_s:+.3g} s per request")
+            causes.append(f"queueing {'+' if change_s > 0 else ''}{significant(change_s)} s per request")
     if after.preemptions != before.preemptions:
         causes.append(f"preemptions {before.preemptions} → {after.preemptions}")
     if after.cancelled != before.cancelled:

@@ -9,7 +9,7 @@ from itertools import cycle
 
 import numpy as np
 
-from simulator.cost.round import StepPricer
+from simulator.cost.pricer import StepPricer
 from simulator.serving import AcceptancePath, BatchingRules, ServingResult, serve
 from simulator.serving.metrics import Window, load_in
 from simulator.simulation.server import Server
@@ -40,8 +40,8 @@ class Saturation:
 
 @dataclass(frozen=True)
 class _Together:
-    """Replicas that are saturated together. at_once: about how many requests they decode at once; rough_per_s: about how many they
-    finish a second."""
+    """Replicas that are saturated together. at_once: about how many requests they decode at once; rough_per_s: about how many
+    they finish a second."""
 
     server: Server
     at_once: int

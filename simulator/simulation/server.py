@@ -9,7 +9,7 @@ from functools import cached_property
 from simulator.acceptance import AcceptanceLaw, band_for
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import share
-from simulator.cost.round import StepPricer
+from simulator.cost.pricer import StepPricer
 from simulator.draft_policy import FIXED, AcceptanceWindow, BatchTable, ByContext, GoodputOptimal, PolicySpec, tokens_in
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
@@ -17,7 +17,7 @@ from simulator.serving import AcceptancePath, BatchingRules, Engine, Prefill, Se
 from simulator.serving.policies import DraftPolicy, live_policy, table_of
 from simulator.simulation.batching import batching_rules, prefill_rules
 from simulator.spec import SpecError
-from simulator.workload import Request, mean_context_tokens, requests_of
+from simulator.workload import Request, mean_context_tokens
 
 # Gains this close are taken as equal, and the smaller γ is preferred: it takes less memory and fewer rows.
 TIE = 0.03
@@ -143,7 +143,7 @@ class Server:
     @cached_property
     def mean_context_tokens(self) -> float:
         """Of the scenario's own requests while they decode."""
-        return mean_context_tokens(requests_of(self.scenario.file.workload, self.scenario.file.seed, self.scenario.source))
+        return mean_context_tokens(self.scenario.requests())
 
     def mean_acceptance_length(self, drafts: int) -> float:
         """τ of a round of so many drafts a sequence, by the law; 1 of a plain step."""
