@@ -177,12 +177,17 @@ class Server:
         users: int | None = None,
         think_time_s: float = 0.0,
         time_out_s: float | None = None,
+        by_load: bool = False,
     ) -> ServingResult:
-        """Every request to its end on all replicas, however they arrive."""
+        """Every request to its end on all replicas, however they arrive. by_load: whatever the routers of the scenario, each goes
+        where the fewest are."""
         engines = [kind.engine(round_scale) for kind, count in self.kinds for _ in range(count)]
+        router, prefill = self.scenario.file.parallel.router or "round_robin", self.prefill
+        if by_load:
+            router, prefill = "least_outstanding", None if prefill is None else prefill._replace(router="least_outstanding")
         return serve_on_replicas(
-            requests, engines, path, router=self.scenario.file.parallel.router or "round_robin", prefill=self.prefill,
-            users=users, think_time_s=think_time_s, time_out_s=time_out_s, readable=self.readable,
+            requests, engines, path, router=router, prefill=prefill, users=users, think_time_s=think_time_s,
+            time_out_s=time_out_s, readable=self.readable,
         )  # fmt: skip
 
     def refusal(self, request: Request) -> str:
