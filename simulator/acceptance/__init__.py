@@ -17,9 +17,7 @@ from simulator.acceptance.population import (
 from simulator.acceptance.profiles import AcceptanceBand, Profile, ProfileSpec, band_for, read_profile, shipped_profiles
 from simulator.acceptance.rates import (
     AcceptanceCounters,
-    ExtensionError,
     conditional_from_survival,
-    extension_errors,
     sglang_acceptance_length,
     survival_from_conditional,
     survival_from_curve,
@@ -39,7 +37,6 @@ __all__ = [
     "BetaAcceptance",
     "Confidence",
     "ContextAcceptance",
-    "ExtensionError",
     "IndependentAcceptance",
     "LengthAt",
     "MarkovAcceptance",
@@ -56,7 +53,6 @@ __all__ = [
     "check_trace_name",
     "conditional_from_survival",
     "equal_mixture",
-    "extension_errors",
     "load_trace",
     "read_profile",
     "read_trace_file",

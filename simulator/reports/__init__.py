@@ -4,7 +4,8 @@
 Importing this package imports neither matplotlib nor pyarrow; both load when files are written.
 """
 
-from simulator.plots.words import interval, significant, times
+from simulator.plots.words import interval
+from simulator.printed_numbers import significant, times
 from simulator.reports.acceptance_trace import trace_json, trace_sentence, trace_tables
 from simulator.reports.break_even_page import break_even_page
 from simulator.reports.capacity import (

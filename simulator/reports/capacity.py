@@ -7,7 +7,8 @@ from typing import Any
 
 from simulator.cost.uncertainty import Estimate
 from simulator.planning import BUSY_POWER_SHARE, IDLE_POWER_SHARE, Fleet
-from simulator.plots.words import drafting_name, interval, significant, times
+from simulator.plots.words import drafting_name, interval
+from simulator.printed_numbers import significant, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
 from simulator.questions.sustained import LoadPoint
 from simulator.reports.exports import exports_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.plots.words import drafting_name, interval, short_name, significant, speculation_name, times
+from simulator.plots.words import drafting_name, interval, short_name, speculation_name
+from simulator.printed_numbers import significant, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
 from simulator.reports.capacity import (
     capacity_doubts,

@@ -17,7 +17,7 @@ from simulator.draft_tree import Tree
 from simulator.plots.words import acceptance_source, is_known, provenance
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
 from simulator.reports.verdict import answer, headline, subject, verdict_sentence
-from simulator.scenario import Scenario
+from simulator.scenario import PrefillInstances, Scenario
 from simulator.serving import AcceptanceCounts, unmet_limits
 from simulator.simulation import Comparison, SimulationResult, Variant
 
@@ -219,6 +219,8 @@ def settings(scenario: Scenario) -> dict[str, Any]:
         **asdict(deployment.parallelism),
         "router": scenario.file.parallel.router or "round_robin",
         "further_replicas": [{"hardware": hardware.name, "count": count} for hardware, count in scenario.further_hardware],
+        "disaggregated_prefill": None if scenario.prefill is None else _prefill(scenario.prefill),
+        "devices": sum(count for _, count in scenario.hardware_counts(deployment)),
         **_drafting_settings(scenario),
         **({"alternatives": [_drafting_settings(one) for one in scenario.alternatives]} if scenario.alternatives else {}),
         "block_tokens": deployment.engine.block_tokens,
@@ -238,6 +240,12 @@ def _drafting_settings(scenario: Scenario) -> dict[str, Any]:
         "num_speculative_tokens": scenario.gammas,
         "trees": [shape for shape in scenario.shapes if not shape.is_chain],
     }
+
+
+def _prefill(instances: PrefillInstances) -> dict[str, Any]:
+    """Instances that compute prompts, with every default filled in."""
+    told = {field.name: getattr(instances, field.name) for field in fields(instances)}
+    return told | {"hardware": instances.hardware.name}
 
 
 def _draft_device(deployment: Deployment) -> dict[str, Any] | None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from simulator.cost.uncertainty import Estimate
 from simulator.draft_policy import Fixed
-from simulator.plots.words import interval, significant, times
+from simulator.plots.words import interval
+from simulator.printed_numbers import significant, times
 from simulator.serving.metrics import Distribution
 from simulator.simulation import Comparison, SimulationResult, Variant
 
@@ -154,6 +155,11 @@ def _shared_prefixes(column: Column) -> float | None:
     return 100 * rate if rate else None
 
 
+def _prefill_busy(column: Column) -> float | None:
+    load = column.variant.summary.prefill_load
+    return None if load is None else load.busy_fraction
+
+
 def _count(number: int) -> str | None:
     return f"{number:,}" if number else None
 
@@ -181,6 +187,9 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
     ("R, break-even τ", _compared(lambda c: c.r.value)),
     ("α*, break-even", _compared(lambda c: c.break_even_acceptance_rate)),
     ("textbook speedup (×)", _compared(lambda c: c.textbook_speedup)),
+    ("prefill instances busy (%)", lambda column: _percent(_prefill_busy(column))),
+    ("KV transfer, mean (ms)", _statistic("kv_transfer_s", "mean", 1e3)),
+    ("  of it waiting (ms)", _statistic("kv_transfer_wait_s", "mean", 1e3)),
     ("prefill share at this load (%)", lambda column: 100 * column.variant.summary.load.prefill_share),
     ("KV cache (k tokens)", lambda column: column.variant.kv_blocks * column.variant.deployment.engine.block_tokens / 1e3),
     ("steps without drafts (%)", _compared(lambda c: None if isinstance(c.variant.policy, Fixed) else 100 * c.variant.off_share)),

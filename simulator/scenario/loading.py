@@ -22,6 +22,7 @@ from simulator.scenario.names import (
     find_target,
     read_source,
 )
+from simulator.scenario.prefill_instances import find_prefill_instances, prefill_problems
 from simulator.scenario.reading import Reading
 from simulator.scenario.remarks import remark
 from simulator.scenario.scenario import Scenario
@@ -105,10 +106,12 @@ def _resolved(reading: Reading) -> Scenario | None:
     reading.collect(memory_problems(reading, deployment, limits))
     reading.collect(further_replica_problems(reading, deployment, limits, further))
     reading.collect(router_problems(reading, deployment, limits, bool(further)))
-    remark(reading, deployment, limits, further)
+    prefill = reading.attempt(lambda: find_prefill_instances(reading, deployment, limits))
+    reading.collect(prefill_problems(reading, deployment, limits, prefill))
+    remark(reading, deployment, limits, further, prefill)
     name = Path(reading.document.source).stem
     file = ScenarioFile.model_construct(**reading.sections)
-    return Scenario(name, reading.document, file, deployment, limits, source, tuple(reading.warnings), further)
+    return Scenario(name, reading.document, file, deployment, limits, source, tuple(reading.warnings), further, prefill)
 
 
 def _line(problem: Problem) -> int:

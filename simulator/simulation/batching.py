@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.cost.deployment import Deployment
-from simulator.scenario import Scenario
+from simulator.scenario import PrefillInstances, Scenario
 from simulator.serving import BatchingRules, no_lookahead
 from simulator.speculation import READS_STATES
 
@@ -36,3 +38,11 @@ def batching_rules(scenario: Scenario, deployment: Deployment) -> BatchingRules:
         host_blocks=deployment.host_blocks(limits.swap_space_bytes) * ranks if limits.swap_space_bytes else 0,
         host_block_s=deployment.host_block_s() if limits.swap_space_bytes else 0.0,
     )
+
+
+def prefill_rules(scenario: Scenario, prefill: PrefillInstances, deployment: Deployment) -> BatchingRules:
+    """The same for an instance that computes prompts: it keeps no place for an answer, and moves nothing to the host."""
+    rules = batching_rules(scenario, deployment)
+    admission = "whole_prompt" if rules.admission == "whole_request" else rules.admission
+    budget = prefill.max_num_batched_tokens
+    return replace(rules, max_num_batched_tokens=budget, admission=admission, host_blocks=0, host_block_s=0.0)

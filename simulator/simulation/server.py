@@ -9,15 +9,15 @@ from functools import cached_property
 from simulator.acceptance import AcceptanceLaw, band_for
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import share
-from simulator.cost.round import StepPricer
+from simulator.cost.pricer import StepPricer
 from simulator.draft_policy import FIXED, AcceptanceWindow, BatchTable, ByContext, GoodputOptimal, PolicySpec, tokens_in
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
-from simulator.serving import AcceptancePath, BatchingRules, Engine, ServingResult, serve_on_replicas
+from simulator.serving import AcceptancePath, BatchingRules, Engine, Prefill, ServingResult, serve_on_replicas
 from simulator.serving.policies import DraftPolicy, live_policy, table_of
-from simulator.simulation.batching import batching_rules
+from simulator.simulation.batching import batching_rules, prefill_rules
 from simulator.spec import SpecError
-from simulator.workload import Request, mean_context_tokens, requests_of
+from simulator.workload import Request, mean_context_tokens
 
 # Gains this close are taken as equal, and the smaller γ is preferred: it takes less memory and fewer rows.
 TIE = 0.03
@@ -143,7 +143,7 @@ class Server:
     @cached_property
     def mean_context_tokens(self) -> float:
         """Of the scenario's own requests while they decode."""
-        return mean_context_tokens(requests_of(self.scenario.file.workload, self.scenario.file.seed, self.scenario.source))
+        return mean_context_tokens(self.scenario.requests())
 
     def mean_acceptance_length(self, drafts: int) -> float:
         """τ of a round of so many drafts a sequence, by the law; 1 of a plain step."""
@@ -155,19 +155,62 @@ class Server:
         self, requests: tuple[Request, ...], begun: Callable[[], None] | None = None, round_scale: float = 1.0
     ) -> ServingResult:
         """Every request to its end, as the scenario's arrivals say. `begun` is called as each request arrives."""
-        arrivals = self.scenario.file.workload.arrivals
 
         def path(request: Request) -> AcceptancePath:
             if begun is not None:
                 begun()
             return self.path(request)
 
-        file = self.scenario.file
-        return serve_on_replicas(
-            requests, [kind.engine(round_scale) for kind, count in self.kinds for _ in range(count)], path,
-            router=file.parallel.router or "round_robin", users=arrivals.users if arrivals.process == "closed_loop" else None,
-            think_time_s=arrivals.think_time_s or 0.0, time_out_s=file.workload.time_out_s, readable=self.readable,
+        workload = self.scenario.file.workload
+        arrivals = workload.arrivals
+        return self.serve(
+            requests, path, round_scale, users=arrivals.users if arrivals.process == "closed_loop" else None,
+            think_time_s=arrivals.think_time_s or 0.0, time_out_s=workload.time_out_s,
         )  # fmt: skip
+
+    def serve(
+        self,
+        requests: tuple[Request, ...],
+        path: Callable[[Request], AcceptancePath],
+        round_scale: float = 1.0,
+        *,
+        users: int | None = None,
+        think_time_s: float = 0.0,
+        time_out_s: float | None = None,
+        by_load: bool = False,
+    ) -> ServingResult:
+        """Every request to its end on all replicas, however they arrive. by_load: whatever the routers of the scenario, each goes
+        where the fewest are."""
+        engines = [kind.engine(round_scale) for kind, count in self.kinds for _ in range(count)]
+        router, prefill = self.scenario.file.parallel.router or "round_robin", self.prefill
+        if by_load:
+            router, prefill = "least_outstanding", None if prefill is None else prefill._replace(router="least_outstanding")
+        return serve_on_replicas(
+            requests, engines, path, router=router, prefill=prefill, users=users, think_time_s=think_time_s,
+            time_out_s=time_out_s, readable=self.readable,
+        )  # fmt: skip
+
+    def refusal(self, request: Request) -> str:
+        """Why no replica can ever serve a request; "" where one can."""
+        prompt, output = request.prompt_tokens, request.output_tokens
+        computed = "" if self.prefill is None else self.prefill.engines[0].rules.refusal(prompt, 1)
+        return self.rules.refusal(prompt, output) or computed
+
+    @cached_property
+    def prefill(self) -> Prefill | None:
+        """Instances that compute prompts for the replicas, where there are any."""
+        instances = self.scenario.prefill
+        if instances is None:
+            return None
+        rules = prefill_rules(self.scenario, instances, instances.deployment(self.deployment))
+        engine = Engine(rules, self.prefill_pricer, lambda _: 0)
+        return Prefill([engine] * instances.instances, instances.transfer(self.deployment), instances.router)
+
+    @cached_property
+    def prefill_pricer(self) -> StepPricer:
+        """Prices of the instances that compute prompts; of the replicas where these do."""
+        instances = self.scenario.prefill
+        return self.pricer if instances is None else instances.deployment(self.deployment).pricer()
 
     def engine(self, round_scale: float = 1.0) -> Engine:
         """One replica, with a policy of its own."""

@@ -9,12 +9,11 @@ from simulator.draft_policy import FIXED, PolicySpec
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
 from simulator.serving import Load, ServingResult, Summary, summarise
-from simulator.serving_engine import captured_sizes
 from simulator.simulation.progress import Progress, counter
 from simulator.simulation.saturation import Saturation, saturation_of
 from simulator.simulation.server import Server
 from simulator.spec import SpecError
-from simulator.workload import Request, requests_of
+from simulator.workload import Request
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Variant:
             return None
         counted = decode if ladder.counts == "sequences" else steps.column("rows") + steps.column("prefill_tokens")
         alone = steps.column("prefill_tokens") == 0 if ladder.counts == "sequences" else True
-        return float(((counted <= captured_sizes(ladder)[-1]) & alone)[decode > 0].mean())
+        return float(((counted <= ladder.sizes()[-1]) & alone)[decode > 0].mean())
 
     @property
     def off_share(self) -> float:
@@ -91,7 +90,7 @@ def require_served(scenario: Scenario, summary: Summary) -> None:
 
 def plain_load(scenario: Scenario) -> Load:
     """How busy the server is without speculation: mean batch and context of the scenario's own requests."""
-    requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
+    requests = scenario.requests()
     summary = summarise(Server.of(scenario).run(requests))
     require_served(scenario, summary)
     return summary.load
