@@ -14,7 +14,15 @@ from simulator.acceptance.population import (
     equal_mixture,
     spread_over_requests,
 )
-from simulator.acceptance.profiles import AcceptanceBand, Profile, ProfileSpec, band_for, read_profile, shipped_profiles
+from simulator.acceptance.profiles import (
+    AcceptanceBand,
+    Profile,
+    ProfileSpec,
+    band_for,
+    measured_lengths,
+    read_profile,
+    shipped_profiles,
+)
 from simulator.acceptance.rates import (
     AcceptanceCounters,
     ExtensionError,
@@ -58,6 +66,7 @@ __all__ = [
     "equal_mixture",
     "extension_errors",
     "load_trace",
+    "measured_lengths",
     "read_profile",
     "read_trace_file",
     "resolve_acceptance",

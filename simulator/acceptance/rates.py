@@ -119,6 +119,17 @@ class AcceptanceCounters:
         return self.accepted_tokens + self.drafts + self.rounds_without_draft
 
 
+def check_curve(mean_acceptance_lengths: Mapping[int, float]) -> None:
+    """Raises ValueError where there is no τ, or one outside 1..γ+1."""
+    if not mean_acceptance_lengths:
+        raise ValueError("must have at least one point")
+    for count, length in mean_acceptance_lengths.items():
+        if count < 1 or not 1 <= length <= count + 1:
+            raise ValueError(
+                f"τ must be between 1 and {count + 1} at {count} speculative tokens, bonus included (got {length:g})"
+            )
+
+
 def survival_from_curve(mean_acceptance_lengths: Mapping[int, float]) -> Rates:
     """Survival rates 1..γmax from τ measured at several γ (keys), each γ fixed in its own run.
 
@@ -133,13 +144,7 @@ def survival_from_curve(mean_acceptance_lengths: Mapping[int, float]) -> Rates:
     >>> survival_from_curve({2: 2.44}).round(6).tolist()  # one point: independent acceptance, α + α² = 1.44
     [0.8, 0.64]
     """
-    if not mean_acceptance_lengths:
-        raise ValueError("must have at least one point")
-    for count, length in mean_acceptance_lengths.items():
-        if count < 1 or not 1 <= length <= count + 1:
-            raise ValueError(
-                f"τ must be between 1 and {count + 1} at {count} speculative tokens, bonus included (got {length:g})"
-            )
+    check_curve(mean_acceptance_lengths)
     counts = sorted(mean_acceptance_lengths)
     curve = _concave(counts, [mean_acceptance_lengths[count] for count in counts])
     survival: list[float] = []
@@ -168,7 +173,7 @@ def _concave(counts: Sequence[int], lengths: Sequence[float]) -> list[float]:
     slopes = np.diff([1.0, *lengths]) / np.diff([0, *counts])
     if np.all(np.diff(slopes) <= 1e-9) and slopes[-1] >= 0:
         return list(lengths)
-    from scipy.optimize import nnls
+    from scipy.optimize import nnls  # slow to load
 
     # A concave rising curve is a sum of ramps min(γ, knot) with weights of at least 0.
     ramps = np.minimum.outer(np.asarray(counts, dtype=float), np.asarray(counts, dtype=float))
