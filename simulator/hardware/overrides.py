@@ -1,0 +1,87 @@
+"""HardwareOverride: a profile with numbers replaced by a scenario."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from simulator.hardware.coefficients import BY_TYPE
+from simulator.hardware.device import Hardware
+from simulator.hardware.profile import HardwareProfile
+from simulator.hardware.quantity import Quantity
+from simulator.spec import Document, Location, Spec, SpecError
+
+
+class HardwareOverride(Spec):
+    """``hardware: {base: h100_sxm, memory_bandwidth_fraction: 0.7}``: a profile with coefficients replaced."""
+
+    base: str
+    memory_bytes: Annotated[float, Field(ge=1e6, le=1e16)] | None = None
+    memory_bandwidth_bytes_per_s: Annotated[float, Field(ge=1e6, le=1e18)] | None = None
+    compute_units: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    memory_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    flops_fraction: Annotated[float, Field(gt=0, le=1)] | dict[str, Annotated[float, Field(gt=0, le=1)]] | None = None
+    gemm_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    gemm_smoothness: Annotated[float, Field(ge=1, le=16)] | None = None
+    gemm_tile_rows: Annotated[float, Field(ge=1, le=512)] | None = None
+    gemm_wave_power: Annotated[float, Field(ge=0, le=1)] | None = None
+    attention_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    attention_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    attention_flops_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    attention_wave_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    attention_tile_rows: Annotated[float, Field(ge=1, le=512)] | None = None
+    walk_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    walk_s_per_token: Annotated[float, Field(ge=0, le=10)] | None = None
+    walk_row_s_per_token: Annotated[float, Field(ge=0, le=10)] | None = None
+    walk_fixed_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    walk_copy_s_per_byte: Annotated[float, Field(ge=0, le=10)] | None = None
+    walk_copy_free_bytes: Annotated[float, Field(ge=0, le=1e16)] | None = None
+    elementwise_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    sampling_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    expert_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    expert_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    expert_row_correlation: Annotated[float, Field(ge=0, le=1)] | None = None
+    expert_popularity_shape: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    grouped_routing_correlation: Annotated[float, Field(gt=0, le=1)] | None = None
+    state_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    state_row_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    host_link_bandwidth_bytes_per_s: Annotated[float, Field(ge=1e6, le=1e16)] | None = None
+    inter_node_bandwidth_bytes_per_s: Annotated[float, Field(ge=1e6, le=1e16)] | None = None
+    inter_node_latency_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    all_to_all_latency_s: Annotated[float, Field(ge=0, le=10)] | None = None
+
+
+def override(hardware: Hardware, change: HardwareOverride, document: Document, location: Location = ("hardware",)) -> Hardware:
+    """`hardware` with the coefficients that `change` names replaced. Raises `SpecError` for a type the device lacks."""
+    given = {name: value for name, value in change.model_dump(exclude_none=True).items() if name != "base"}
+    profile: dict[str, object] = {}
+    coefficients: dict[str, object] = {}
+    for name, value in given.items():
+        if name == "flops_fraction":
+            coefficients[name] = _override_flops(hardware, value, document, (*location, name))
+        elif name == "compute_units":
+            profile[name] = value
+        else:
+            changed = profile if name in HardwareProfile.model_fields else coefficients
+            changed[name] = Quantity(value=value, source="override", note="set in the scenario")
+            if f"{name}_by_type" in BY_TYPE:
+                # The scenario's number is for every type.
+                coefficients[f"{name}_by_type"] = {}
+    return Hardware(
+        hardware.profile_id, hardware.profile.model_copy(update=profile), hardware.coefficients.model_copy(update=coefficients)
+    )
+
+
+def _override_flops(
+    hardware: Hardware, value: float | dict[str, float], document: Document, location: Location
+) -> dict[str, Quantity]:
+    known = hardware.coefficients.flops_fraction
+    wanted = dict.fromkeys(known, value) if isinstance(value, float) else value
+    unknown = [dtype for dtype in wanted if dtype not in known]
+    if unknown:
+        raise SpecError(
+            document.problem((*location, dtype), f"must be a type this device computes in: {', '.join(known)}", dtype, known)
+            for dtype in unknown
+        )
+    return known | {d: Quantity(value=v, source="override", note="set in the scenario") for d, v in wanted.items()}

@@ -1,0 +1,56 @@
+"""HardwareProfile: a file of `hardware_profiles`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from simulator.hardware.all_reduce import AllReduceKind, AllReduceTable
+from simulator.hardware.quantity import Positive, Quantity
+from simulator.hardware.row_factors import RowFactors
+from simulator.spec import Spec
+
+Kind = Literal["gpu", "unified", "cpu", "accelerator"]
+
+
+class HardwareProfile(Spec):
+    """One device. Bytes, bytes/s, FLOP/s (dense), seconds, watts.
+
+    kind `unified`: a GPU that shares memory with its CPU; `accelerator`: few large cores that run a compiled program.
+    memory_bytes_options: other capacities it is sold with; a name that ends in one of them ("M3 Ultra 96GB") means it.
+    host_link_bandwidth_bytes_per_s: between its memory and the host's, one direction, as reached; a default by generation
+    (`Hardware.host_link`) where left out.
+    link_bandwidth_bytes_per_s: to the other devices, one direction, all links together. inter_node_*: to devices of other nodes,
+    one direction and per device, and of one exchange; all_to_all_latency_s: of one expert dispatch or combine; all three take the
+    default of `INTER_NODE` where left out. gemm_row_factors: by compute type. doubtful: keys of quantities that sources disagree
+    on; each states its `relative_std`.
+    """
+
+    schema_version: Literal[1]
+    name: str
+    aliases: tuple[str, ...] = ()
+    vendor: str
+    kind: Kind
+    compute_capability: str | None = None
+    memory_bytes: Quantity
+    memory_bytes_options: tuple[Positive, ...] = ()
+    memory_bandwidth_bytes_per_s: Quantity
+    peak_flops_per_s: dict[str, Quantity]
+    compute_units: Annotated[int, Field(ge=1)]
+    tdp_w: Positive | None = None
+    link_bandwidth_bytes_per_s: Quantity | None = None
+    host_link_bandwidth_bytes_per_s: Quantity | None = None
+    inter_node_bandwidth_bytes_per_s: Quantity | None = None
+    inter_node_latency_s: Quantity | None = None
+    all_to_all_latency_s: Quantity | None = None
+    coefficients: dict[str, Quantity | dict[str, Quantity]] = Field(default_factory=dict)
+    gemm_row_factors: dict[str, RowFactors] = Field(default_factory=dict)
+    all_reduce: dict[AllReduceKind, AllReduceTable] = Field(default_factory=dict)
+    doubtful: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    @property
+    def architecture(self) -> str:
+        """Devices of one architecture run the same kernels: the compute capability, or vendor and kind."""
+        return self.compute_capability or f"{self.vendor} {self.kind}"

@@ -1,0 +1,23 @@
+"""Scenario: one question, fully stated. Reads the file, resolves every name, checks what must hold between sections.
+
+Read `file.py` for what a user may write, `scenario.py` for what it means, `loading.py` for the way from one to the other:
+`names.py` looks parts up, `acceptance.py` and `section_checks.py` say what must hold between sections, `joining.py` joins them,
+`remarks.py` says what is doubtful though it is allowed; `reading.py` keeps what they find.
+"""
+
+from __future__ import annotations
+
+from simulator.scenario.file import ParallelSpec, ScenarioFile, SweepSpec
+from simulator.scenario.loading import load_scenario, scenario_document, scenario_of
+from simulator.scenario.scenario import Limits, Scenario
+
+__all__ = [
+    "Limits",
+    "ParallelSpec",
+    "Scenario",
+    "ScenarioFile",
+    "SweepSpec",
+    "load_scenario",
+    "scenario_document",
+    "scenario_of",
+]
