@@ -113,7 +113,9 @@ def test_impossible_values_are_refused_with_the_bound(call: Callable[[], float],
 @pytest.mark.parametrize("probability", [0.5, 0.6, 0.9, 0.975, 0.999])
 def test_quantiles_of_students_t_are_those_of_the_library(probability: float) -> None:
     for degrees in (*range(1, 40), 199, 1000):
-        assert theory.student_t_quantile(probability, degrees) == pytest.approx(stdtrit(degrees, probability), rel=1e-10, abs=1e-12)
+        assert theory.student_t_quantile(probability, degrees) == pytest.approx(
+            stdtrit(degrees, probability), rel=1e-10, abs=1e-12
+        )
 
 
 @pytest.mark.parametrize(("probability", "degrees"), [(0.4, 3), (1.0, 3), (0.9, 0)])
