@@ -34,8 +34,7 @@ class GraphLadder(Spec):
     padded: bool = True
 
     def sizes(self) -> tuple[int, ...]:
-        every = range(self.step, self.largest + 1, self.step) if self.step else ()
-        return tuple(sorted({*self.listed, *every}))
+        return _sizes(self.listed, self.step, self.largest)
 
 
 class RowLaw(Spec):
@@ -203,8 +202,9 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 @cache
-def captured_sizes(ladder: GraphLadder) -> tuple[int, ...]:
-    return ladder.sizes()
+def _sizes(listed: tuple[int, ...], step: int, largest: int) -> tuple[int, ...]:
+    every = range(step, largest + 1, step) if step else ()
+    return tuple(sorted({*listed, *every}))
 
 
 def captured_rows(engine: ServingEngine, rows: int, sequences: int, prompts: bool = False) -> int | None:
@@ -218,7 +218,7 @@ def captured_rows(engine: ServingEngine, rows: int, sequences: int, prompts: boo
     if by_sequence and (prompts or not sequences):
         return None
     asked = sequences if by_sequence else rows
-    sizes = captured_sizes(ladder)
+    sizes = ladder.sizes()
     index = bisect.bisect_left(sizes, asked)
     if index == len(sizes) or not (ladder.padded or sizes[index] == asked):
         return None

@@ -39,7 +39,6 @@ from simulator.serving import (
 )
 from simulator.serving.metrics import Value, Window, is_good, load_in
 from simulator.serving.policies import DraftPolicy, live_policy, table_of
-from simulator.serving_engine import captured_sizes
 from simulator.spec import SpecError
 from simulator.speculation import READS_STATES
 from simulator.validity import doubts_at
@@ -108,7 +107,7 @@ class Variant:
             return None
         counted = decode if ladder.counts == "sequences" else steps.column("rows") + steps.column("prefill_tokens")
         alone = steps.column("prefill_tokens") == 0 if ladder.counts == "sequences" else True
-        return float(((counted <= captured_sizes(ladder)[-1]) & alone)[decode > 0].mean())
+        return float(((counted <= ladder.sizes()[-1]) & alone)[decode > 0].mean())
 
     @property
     def off_share(self) -> float:

@@ -357,6 +357,18 @@ def test_randomness_belongs_to_positions_so_any_gamma_sees_the_same_text(name: s
     assert seen[0] != seen[2]
 
 
+@pytest.mark.parametrize("name", LAWS)
+def test_all_rounds_of_a_text_are_those_taken_one_by_one(name: str) -> None:
+    path = LAWS[name].path(5, 80, seed=4)
+    for gamma, begin in itertools.product((1, 2, 5), (0, 1, 13, 79)):
+        starts = [begin]
+        while starts[-1] < 80:
+            starts.append(starts[-1] + 1 + path.accepted(starts[-1], gamma))
+        found = path.round_starts(begin, 80, gamma)
+        always = all(path.proposed(position, gamma) == gamma for position in range(80))
+        assert found.tolist() == starts if found is not None else not always
+
+
 def test_easy_text_takes_fewer_rounds_so_the_first_rate_falls_as_gamma_grows() -> None:
     measured = read_profile(resources.folder("acceptance") / "multi_layer_mtp_gsm8k.yaml")
     by_depth = measured.spec.acceptance_rates_per_position

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, PerPositionAcceptance
-from simulator.acceptance.path import AcceptancePath, Flags, windows
+from simulator.acceptance.path import AcceptancePath, Flags
 from simulator.acceptance.rates import Rates, conditional_from_survival, survival_from_conditional
 from simulator.acceptance.streams import UniformStream, request_stream
 from simulator.theory import increasing_root
@@ -118,7 +118,8 @@ class ContextAcceptance(AcceptanceLaw):
 
         def flags(positions: int, depth: int) -> Flags:
             rates = self._rates_at(prompt_tokens + np.arange(positions + depth))
-            return windows(uniforms.first(positions + depth) < rates, positions, depth)
+            agree: Flags = uniforms.first(positions + depth) < rates
+            return agree
 
         return AcceptancePath(flags, output_tokens)
 

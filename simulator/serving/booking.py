@@ -45,8 +45,8 @@ class Booking:
             self.context, self.blocks = tables.counting(stop)[begin:stop], tables.blocks_at(gamma, stop)[begin:stop]
         else:
             positions, drafted = _positions(sequence, gamma)
-            self.cut = positions[-1] - sequence.output_tokens
-            contexts = np.array(positions, dtype=np.int64) + offset
+            self.cut = int(positions[-1]) - sequence.output_tokens
+            contexts = positions + offset
             self.context, self.jumps = contexts[:-1], contexts[1:] - contexts[:-1]
             if drafted is None:
                 self.blocks = tables.blocks_at(gamma, offset + sequence.output_tokens)[self.context]
@@ -113,27 +113,20 @@ class Booking:
         sequence.accepted += int(self.context[last] - self.context[0] + self.jumps[last]) - rounds
 
 
-def _positions(sequence: SequenceState, gamma: int) -> tuple[list[int], list[int] | None]:
+def _positions(sequence: SequenceState, gamma: int) -> tuple[Integers, list[int] | None]:
     """Tokens emitted before each round to come and after the last; and the drafts of each, None where all have γ."""
     path, position, output = sequence.path, sequence.emitted, sequence.output_tokens
-    positions = []
-    always = getattr(path, "runs", None)
-    runs = always(gamma) if always is not None and sequence.longest_output - output >= gamma else None
-    if runs is not None:
-        while position < output:
-            positions.append(position)
-            run = runs[position]
-            position += 1 + (run if run < gamma else gamma)
-        positions.append(position)
+    at_once = getattr(path, "round_starts", None)
+    positions = at_once(position, output, gamma) if at_once is not None and sequence.longest_output - output >= gamma else None
+    if positions is not None:
         return positions, None
-    drafted = []
+    starts, drafted = [position], []
     while position < output:
-        positions.append(position)
         drafts = min(path.proposed(position, gamma), sequence.longest_output - position - 1)
         drafted.append(drafts)
         position += 1 + sequence.accept(drafts, position)
-    positions.append(position)
-    return positions, None if all(drafts == gamma for drafts in drafted) else drafted
+        starts.append(position)
+    return np.array(starts), None if all(drafts == gamma for drafts in drafted) else drafted
 
 
 class Tables:

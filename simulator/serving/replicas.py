@@ -6,7 +6,9 @@ closed loop belong to one replica each, evenly. The other routers choose as each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -50,8 +52,22 @@ def serve_on_replicas(
         raise ValueError("request ids must differ")
     fleet = _Fleet(engines, paths, router, time_out_s, readable)
     fleet.expect(requests, users, think_time_s)
-    fleet.env.run()
-    return _together(fleet.replicas, len(requests))
+    with _no_search_for_cycles():
+        fleet.env.run()
+        return _together(fleet.replicas, len(requests))
+
+
+@contextmanager
+def _no_search_for_cycles() -> Iterator[None]:
+    """A request leaves no reference cycles behind. Python's search for them would take a fifth of the time, over and over again
+    through the requests to come and the records so far."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Fleet:
