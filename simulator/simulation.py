@@ -58,9 +58,12 @@ LEAST_EFFECT = 0.005
 KEPT_PATHS = 5_000
 # From fewer requests than this no interval is made: the gain is "close", whatever it is.
 FEWEST_REQUESTS = 20
-# What R's doubt does to the gains is seen on the first requests: the same ones in every run, so few are enough. In a closed loop
-# on all of them, as each user sends them in turn.
-PROBE_REQUESTS = 300
+# What R's doubt does to the gains is seen on the first requests: the same ones in every run, so few are enough while hardly any
+# waits. Nearer saturation a slower round lengthens the queue for as long as requests come, and many are served. In a closed loop
+# all of them, as each user sends them in turn.
+PROBE_REQUESTS = 150
+MOST_PROBE_REQUESTS = 1000
+LIGHT_LOAD = 0.5
 Verdict = Literal["win", "lose", "close"]
 Progress = Callable[[str, int, int], None]  # (which run, done of it, in all)
 
@@ -108,6 +111,13 @@ class Variant:
         counted = decode if ladder.counts == "sequences" else steps.column("rows") + steps.column("prefill_tokens")
         alone = steps.column("prefill_tokens") == 0 if ladder.counts == "sequences" else True
         return float(((counted <= ladder.sizes()[-1]) & alone)[decode > 0].mean())
+
+    @property
+    def offered_share(self) -> float:
+        """Arriving requests against what saturated replicas finish; infinite where all arrive at once."""
+        records = self.result.records
+        span_s = records[-1].arrival_s - records[0].arrival_s
+        return (len(records) - 1) / span_s / self.saturation.per_s if span_s > 0 else math.inf
 
     @property
     def off_share(self) -> float:
@@ -569,7 +579,7 @@ def _compare(
     cost = pricer.base.round(gamma, batch, context, proposal_rate)
     log_std = pricer.log_std(gamma, batch, context, proposal_rate)
     spread = math.exp(Z80 * log_std)
-    some = requests if server.scenario.file.workload.arrivals.users else requests[:PROBE_REQUESTS]
+    some = _first_of(requests, server.scenario, variant)
     slow, middle, fast = (
         variant.result
         if scale == 1 and len(some) == len(requests)
@@ -603,6 +613,13 @@ def _compare(
         textbook_speedup=theory.textbook_speedup(tau, gamma, cost.cost_coefficient), causes=_causes(plain, variant, cost),
         remark=remark,
     )  # fmt: skip
+
+
+def _first_of(requests: tuple[Request, ...], scenario: Scenario, variant: Variant) -> tuple[Request, ...]:
+    """The requests on which the doubt of R is seen."""
+    if scenario.file.workload.arrivals.users:
+        return requests
+    return requests[: PROBE_REQUESTS if variant.offered_share < LIGHT_LOAD else MOST_PROBE_REQUESTS]
 
 
 def drafted_at(server: Server, batch: int) -> tuple[int, str]:
