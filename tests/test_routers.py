@@ -13,7 +13,7 @@ from simulator.questions.capacity import capacity
 from simulator.scenario import scenario_of
 from simulator.serving import BatchingRules, Engine, RequestRecord, RouterName, ServingResult, serve, serve_on_replicas
 from simulator.serving.router import MOST_REQUESTS_APART, in_turn
-from simulator.simulation import Server
+from simulator.simulation import Server, saturation_of
 from simulator.spec import Document, SpecError
 from simulator.workload import Request, requests_of
 from tests.test_laws import NAMED, AffinePricer, Cost, IndependentPath, Scenario, drawn, roomy
@@ -351,8 +351,8 @@ def test_every_key_of_further_replicas_binds() -> None:
 
 def test_a_saturated_deployment_of_two_kinds_is_both_of_them_full() -> None:
     requests = requests_of(parallel().file.workload, 0)
-    both = Server.of(parallel(**MIXED)).saturated(requests).per_s
-    fast, slow = (Server.of(parallel(hardware=name, parallel={})).saturated(requests).per_s for name in ("h100_sxm", "l40s"))
+    both = saturation_of(Server.of(parallel(**MIXED)), requests).per_s
+    fast, slow = (saturation_of(Server.of(parallel(hardware=name, parallel={})), requests).per_s for name in ("h100_sxm", "l40s"))
     assert both == pytest.approx(fast + 2 * slow)
     assert slow < fast
 

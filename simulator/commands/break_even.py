@@ -21,7 +21,7 @@ def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = Fal
     from simulator.reports.summary import break_even_summary
     from simulator.scenario import load_scenario
 
-    loaded = load_scenario(scenario)
+    loaded = load_scenario(scenario).alone()
     if not loaded.deployment.speculative:
         raise SpecError([loaded.document.problem(("speculation",), "must be given: break-even is about a method")])
     answer = question.break_even(loaded)

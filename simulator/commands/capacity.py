@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
-from simulator.console import VERDICT_STYLE, console_of_stdout, print_json, print_notes, print_table, print_verdict, progress_bars
+from simulator.console import (
+    VERDICT_STYLE,
+    console_of_stdout,
+    print_json,
+    print_notes,
+    print_snippets,
+    print_table,
+    print_verdict,
+    progress_bars,
+)
 from simulator.spec import Document, Problem, SpecError, check, plain_scalar
 
 if TYPE_CHECKING:
@@ -29,7 +38,15 @@ def capacity(
 ) -> None:
     """The highest request rate within the service level, with and without speculation, and the devices for a demand."""
     from simulator.questions.capacity import capacity as answered
-    from simulator.reports.capacity import capacity_doubts, capacity_notes, capacity_sentences, capacity_summary, capacity_tables
+    from simulator.reports.capacity import (
+        capacity_doubts,
+        capacity_notes,
+        capacity_sentences,
+        capacity_summary,
+        capacity_tables,
+        settings_server,
+    )
+    from simulator.reports.exports import exports_of
     from simulator.reports.files import prepare_directory, write_capacity
     from simulator.scenario import load_scenario
 
@@ -49,6 +66,13 @@ def capacity(
     print_verdict(console, capacity_sentences(answer), style)
     for header, rows in capacity_tables(answer):
         print_table(console, header, rows)
+    server = settings_server(answer)
+    if server is not None:
+        found, said = exports_of(server)
+        print_snippets(console, found[0].snippets)
+        why = f"{found[0].engine}: {found[0].reason}." if found[0].reason else said and f"{said[:1].upper()}{said[1:]}."
+        print_notes(console, [why] if why else [], [])
+        console.print()
     print_notes(console, capacity_notes(answer), (*capacity_doubts(answer), *answer.warnings))
     if out is not None:
         console.print(f"Report and data: {out}")

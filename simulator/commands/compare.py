@@ -27,7 +27,7 @@ def compare(
     )
     from simulator.scenario import load_scenario
 
-    loaded = load_scenario(scenario)
+    loaded = load_scenario(scenario).alone()
     asked = [value.strip() for value in values.split(",") if value.strip()]
     with progress_bars(quiet=as_json, doing="comparing", things="alternatives") as progress:
         answer = comparison.compare(loaded, by, asked, progress)

@@ -80,7 +80,7 @@ def explain(
         extra = [name for name in given if name not in ("batch", "context_len", "tree_shape")]
         if extra:
             raise SpecError([Problem("--" + extra[0].replace("_", "-"), "", "must be left out with a scenario, which holds it")])
-        loaded = load_scenario(scenario)
+        loaded = load_scenario(scenario).alone()
         if not loaded.deployment.speculative:
             raise SpecError([loaded.document.problem(("speculation",), "must be given: explain is about a method")])
         tree = _tree_of(loaded, given.pop("tree_shape", None), gamma)

@@ -37,7 +37,7 @@ def export(
     from simulator.reports.step_costs import exported_step_costs
     from simulator.scenario import load_scenario
 
-    loaded = load_scenario(scenario)
+    loaded = load_scenario(scenario).alone()
     if context_len is not None and not step_costs:
         raise SpecError([Problem("--context-len", "", "goes with --step-costs only", str(context_len))])
     if step_costs and engine not in (None, "sglang"):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
-from rich.text import Text
-
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
 from simulator.console import (
     console_of_stdout,
     print_json,
     print_notes,
     print_sentence,
+    print_snippets,
     print_table,
     print_verdict,
     progress_bars,
@@ -32,7 +29,7 @@ def schedule(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False
     )
     from simulator.scenario import load_scenario
 
-    loaded = load_scenario(scenario)
+    loaded = load_scenario(scenario).alone()
     if out is not None:
         prepare_directory(out)
     with progress_bars(quiet=as_json, things="runs") as progress:
@@ -49,10 +46,7 @@ def schedule(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False
     for engine, snippets, reason in schedule_snippets(answer):
         if reason:
             print_sentence(console, f"{engine}: {reason}", "dim")
-        for snippet in snippets:
-            console.print(Text(f"# {engine}{', ' + snippet.file if snippet.file else ''}", style="dim"))
-            sys.stdout.flush()
-            sys.stdout.write(snippet.text.rstrip() + "\n")
+        print_snippets(console, snippets)
     console.print()
     print_notes(console, schedule_notes(answer), answer.warnings)
     if out is not None:

@@ -16,7 +16,7 @@ from simulator.draft_tree import Tree
 from simulator.hardware import Hardware
 from simulator.number_format import FORMATS
 from simulator.serving_engine import ServingEngine
-from simulator.speculation import SELF_METHODS
+from simulator.speculation import METHOD_NAMES, SELF_METHODS
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,13 @@ class Deployment:
     @property
     def speculative(self) -> bool:
         return self.method != "none"
+
+    @property
+    def method_name(self) -> str:
+        """The method in the field's spelling, a draft model by its name."""
+        if self.method == "draft_model" and self.drafter is not None:
+            return f"draft model {self.drafter.name.rsplit('/', 1)[-1]}"
+        return METHOD_NAMES.get(self.method, self.method)
 
     @property
     def independent_replicas(self) -> int:

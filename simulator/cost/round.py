@@ -13,10 +13,12 @@ from typing import NamedTuple, cast
 
 from simulator.cost.alike import AlikeRounds, PromptsBeside
 from simulator.cost.drafting import FUSING_METHODS, Drafter, draft_prefill_terms, drafting_terms, idle_terms
-from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, PassCost, dominant_bound, uniform_pass
+from simulator.cost.forward import ForwardCost
+from simulator.cost.forward_pass import ForwardPass, uniform_pass
 from simulator.cost.parallelism import fullest_prompts, share
 from simulator.cost.roofline import Bound, logits_s
 from simulator.cost.tape import Tape, added, larger
+from simulator.cost.terms import CostTerm, PassCost, dominant_bound
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import SELF_METHODS
 from simulator.theory import break_even_acceptance_rate
@@ -83,7 +85,8 @@ class RoundCost:
 
 # Where a term's time is spent in a pipeline; everything else is spread over the stages with the layers.
 _PLACES = {
-    "lm_head": "last", "sampling": "last", "host": "host", "round_overhead": "host", "pipeline_transfer": "link",
+    "lm_head": "last", "sampling": "last", "host": "host", "broadcast": "host", "round_overhead": "host",
+    "pipeline_transfer": "link",
 }  # fmt: skip
 
 
@@ -107,6 +110,7 @@ class StepPricer:
     drafts_at: Callable[[int], int] | None = None
     round_scale: float = 1.0
     _alike_rounds: dict[tuple[int, int], AlikeRounds | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _prompts_by_drafts: dict[int, PromptsBeside] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def round(self, gamma: int, sequences: int, context: float, proposal_rate: float = 1.0) -> RoundCost:
         """A round of `sequences` at equal `context`, beside the plain step.
@@ -302,22 +306,23 @@ class StepPricer:
             context, windowed, longest = cast(list[float], tape.inputs)
             asked = self._alike_pass(sequences, drafted, context, windowed, longest)
             own = _named(self._decode_terms(asked, drafted, sequences, asked.context_tokens))
-            return AlikeRounds(
-                tape, self._scaled(own), _target_s(own), PromptsBeside(partial(self._prompts_beside, sequences, drafted))
-            )
+            beside = self._prompts_by_drafts.get(drafted)
+            if beside is None:
+                beside = self._prompts_by_drafts[drafted] = PromptsBeside(partial(self._prompts_beside, drafted))
+            return AlikeRounds(tape, self._scaled(own), _target_s(own), partial(beside, sequences))
         except TypeError:
             return None
 
     def _prompts_beside(
         self,
-        sequences: int,
         drafted: int,
+        sequences: int,
         context: float,
         windowed: float,
         longest: float,
         target_s: float,
-        prefill: Sequence[tuple[int, int]],
         prompts_finished: int,
+        prefill: Sequence[tuple[int, int]],
         draft_prefill: Sequence[tuple[int, int]] = (),
     ) -> list[tuple[str, float]]:
         _, prefill, prompts_finished, _ = self._fullest((), prefill, prompts_finished)
@@ -428,6 +433,10 @@ class StepPricer:
         ]
         if speculative:
             terms += self._round_overheads()
+        workers = self.target.tensor_parallel_size * self.target.parallelism.pipeline_parallel_size
+        if engine.broadcast_s is not None and workers > 1:
+            each_s = engine.broadcast_request_s.value if engine.broadcast_request_s is not None else 0.0
+            terms.append(CostTerm("broadcast", engine.broadcast_s.value + requests * each_s, "host"))
         terms += self.target.price(asked).terms
         return terms
 

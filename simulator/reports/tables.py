@@ -72,6 +72,10 @@ def _context_rows(answer: BreakEven, context: int) -> list[list[str]]:
             ["best γ" if all(shape.is_chain for shape, _ in points) else "best", *(best[batch].name for batch in answer.batches)]
         )
         rows.append(["speedup", *(times(best[batch].speedup) for batch in answer.batches)])
+    for label in dict.fromkeys(choice.label for choice in answer.policies):
+        drafted = [each for each in answer.policies if (each.label, each.context_tokens) == (label, context)]
+        rows.append([label, *(str(each.num_speculative_tokens or "off") for each in drafted)])
+        rows.append(["speedup", *(times(each.speedup) for each in drafted)])
     return rows
 
 

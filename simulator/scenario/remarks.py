@@ -9,8 +9,8 @@ from simulator.acceptance import AcceptanceSpec, read_profile
 from simulator.architecture import ModelArchitecture, is_same_model
 from simulator.cost.deployment import Deployment
 from simulator.hardware import Hardware
+from simulator.scenario.limits import Limits
 from simulator.scenario.reading import Reading
-from simulator.scenario.scenario import Limits
 from simulator.speculation import Speculation, arithmetic_warning, other_target_warning
 
 
@@ -29,6 +29,7 @@ def remark(reading: Reading, deployment: Deployment, limits: Limits, further: Se
         reading.warnings.extend(arithmetic_warning(each, deployment.weights))
     _warn_of_other_targets(reading, target, drafter)
     _warn_of_mtp_depth(reading, target)
+    _warn_of_pauses(reading, deployment, limits)
     if limits.prefix_caching and target.has_recurrent_state:
         reading.warnings.append(
             f"the prefix cache is taken to keep {target.name}'s recurrent states at every block; engines keep few of them "
@@ -45,6 +46,19 @@ def _warn_of_mtp_depth(reading: Reading, target: ModelArchitecture) -> None:
     if depth and max((shape.depth for shape in speculation.shapes), default=0) > depth:
         reading.warnings.append(
             f"{target.name} has {depth} MTP module(s): beyond depth {depth} the last is used again and accepts less"
+        )
+
+
+def _warn_of_pauses(reading: Reading, deployment: Deployment, limits: Limits) -> None:
+    """Where the drafter misses the tokens of steps without drafts."""
+    speculation: Speculation | None = reading.sections.get("speculation")
+    if speculation is None or not deployment.keeps_draft_cache or deployment.engine.draft_cache_when_off == "kept":
+        return
+    pausing = [policy.kind for policy in speculation.policies if policy.pauses(limits.max_num_seqs)]
+    if pausing:
+        reading.warnings.append(
+            f"{deployment.engine.name}'s drafter does not see the tokens of steps without drafts: requests that live through a "
+            f"pause of policy {', '.join(pausing)} are accepted less ever after; simulated as if its cache were kept in step"
         )
 
 

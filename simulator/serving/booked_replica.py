@@ -34,10 +34,12 @@ import simpy
 from simulator.serving.arrivals import delay_until
 from simulator.serving.booking import BLOCKS, CONTEXT, JUMPS, Booking, BookingScheduler
 from simulator.serving.instant import Instant
+from simulator.serving.plan import StepPlan
 from simulator.serving.policies import DraftPolicy
 from simulator.serving.record import EngineStatistics, RequestRecords, StepRecords
 from simulator.serving.replica import PricedStep, Replica, StepCost, StepPricer, accept, request_row, step_record, told
-from simulator.serving.scheduler import AcceptancePath, BatchingRules, StepPlan
+from simulator.serving.rules import BatchingRules
+from simulator.serving.sequence import AcceptancePath
 from simulator.serving.step_log import RoundTerms, StepLog, append_to
 from simulator.workload import Request
 

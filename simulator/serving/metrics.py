@@ -140,6 +140,9 @@ class Summary:
     `goodput_per_s` counts requests that finish in the window and meet every bound of the service level, per second;
     `good_fraction` is their part of those that finish or are given up in it. Both None without a service level.
     `cancelled`: given up by their clients; latencies are those of the others. `swaps`: preemptions that moved blocks to the host.
+    `load`: where answers are decoded; `prefill_load`: of replicas that only compute prompts, None without any. kv_transfer_s:
+    from the end of a prompt to its cache's being where it is decoded; kv_transfer_wait_s: the part of it in which nothing was
+    sent, for want of blocks there or of the link.
     `prefix_hit_rate`: share of the tokens of prompts, those computed again after a preemption too, that the prefix cache held.
     """
 
@@ -164,6 +167,9 @@ class Summary:
     load: Load
     acceptance: AcceptanceCounts
     note: str
+    prefill_load: Load | None = None
+    kv_transfer_s: Distribution | None = None
+    kv_transfer_wait_s: Distribution | None = None
 
 
 def summarise(
@@ -203,7 +209,20 @@ def summarise(
         load=load_in(result, window),
         acceptance=acceptance_counts(served),
         note=window.note + _given_up(int((~np.isnan(cancelled_s)).sum())),
+        prefill_load=load_in(result, window, prefill=True) if result.prefill_replicas else None,
+        kv_transfer_s=_transfers(result, window, "landed_s"),
+        kv_transfer_wait_s=_transfers(result, window, "begin_s"),
     )
+
+
+def _transfers(result: ServingResult, window: Window, until: str) -> Distribution | None:
+    """From the end of measured prompts until their caches begin to move, or land."""
+    transfers = result.transfers
+    if transfers is None:
+        return None
+    measured = np.isin(transfers.column("request_id"), window.measured.column("request_id"))
+    seconds = transfers.column(until) - transfers.column("computed_s")
+    return Distribution.of(np.maximum(seconds[measured], 0.0))
 
 
 def _given_up(count: int) -> str:
@@ -235,11 +254,17 @@ def window_of(records: RequestRecords, warm_up_fraction: float = WARM_UP_FRACTIO
     return Window(start_s, end_s, served, note)
 
 
-def load_in(result: ServingResult, window: Window) -> Load:
-    """Means over the part of each step that lies in the window."""
+def load_in(result: ServingResult, window: Window, prefill: bool = False) -> Load:
+    """Means over the part of each step that lies in the window, of replicas that decode or, with `prefill`, of the others."""
     steps = result.steps
     start_s, seconds = steps.column("start_s"), steps.column("seconds")
     weight = np.clip(np.minimum(start_s + seconds, window.end_s) - np.maximum(start_s, window.start_s), 0.0, None)
+    used_blocks, replicas = steps.column("used_blocks"), result.replicas
+    if result.prefill_replicas and result.replica_of_step is not None:
+        decoding = result.replicas - result.prefill_replicas
+        theirs = (result.replica_of_step >= decoding) == prefill
+        weight, used_blocks = weight * theirs, used_blocks[theirs]
+        replicas = result.prefill_replicas if prefill else decoding
     busy_s, decoding_s = float(weight.sum()), float(weight @ steps.column("decode_sequences"))
     in_window = np.divide(weight, seconds, out=np.zeros_like(weight), where=seconds > 0)
     busy_share = {name: float(in_window @ steps.term(name)) / busy_s for name in steps.term_names} if busy_s > 0 else {}
@@ -248,13 +273,13 @@ def load_in(result: ServingResult, window: Window) -> Load:
         return _ratio(float(weight @ steps.column(name)), busy_s)
 
     return Load(
-        busy_fraction=_ratio(busy_s, window.seconds * result.replicas) or 0.0,
+        busy_fraction=_ratio(busy_s, window.seconds * replicas) or 0.0,
         mean_running=mean("running"),
         mean_decode_sequences=mean("decode_sequences"),
         mean_context_tokens=_ratio(float(weight @ steps.column("context_tokens")), decoding_s),
         mean_waiting=mean("waiting"),
         mean_used_blocks=mean("used_blocks"),
-        peak_used_blocks=int(steps.column("used_blocks").max(initial=0)),
+        peak_used_blocks=int(used_blocks.max(initial=0)),
         busy_share=busy_share,
         prefill_share=math.fsum(share for name, share in busy_share.items() if name.startswith("prefill")),
     )

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.serving.kv_transfer import TransferRecords
+
 Floats = NDArray[np.float64]
 
 
@@ -494,7 +496,8 @@ class EngineStatistics:
 @dataclass(frozen=True, slots=True)
 class ServingResult:
     """A whole run: every request by id, every step in time, the busy time by cost term, of all replicas together, and how it was
-    computed. `replica_of_request` and `replica_of_step`: which replica, by record and by step; None where there is one."""
+    computed. `replica_of_request` and `replica_of_step`: which replica, by record and by step; None where there is one.
+    `prefill_replicas`: the last so many of them compute prompts for the others, with the `transfers` of their caches."""
 
     records: RequestRecords
     steps: StepRecords
@@ -503,3 +506,5 @@ class ServingResult:
     replicas: int = 1
     replica_of_request: NDArray[np.int32] | None = None
     replica_of_step: NDArray[np.int32] | None = None
+    prefill_replicas: int = 0
+    transfers: TransferRecords | None = None
