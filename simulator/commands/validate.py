@@ -143,13 +143,13 @@ def _tell(scored: Sequence[Scored], sentences: Sequence[str], parts: Sequence[Ta
 
 
 def _validate_locally(pairs: Sequence[str], given: dict[str, Any], out: Path | None, as_json: bool) -> None:
-    from simulator import reports
     from simulator.reports import local_validation as views
+    from simulator.reports.files import prepare_directory
     from simulator.validate.local import LocalOrder, validate_locally
 
     order = LocalOrder(tuple(pairs), **given)
     if out is not None:
-        reports.prepare_directory(out)
+        prepare_directory(out)
     with progress_bars(quiet=as_json, doing="running", things="steps") as progress:
         found = validate_locally(order, progress)
     if out is not None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from simulator import resources
 from simulator.hardware import Quantity
-from simulator.plots import save
 from simulator.plots.accuracy import accuracy_figure
+from simulator.plots.style import save
 from simulator.prediction import COLUMNS, as_row
 from simulator.questions.accuracy import Scored, as_shipped, left_out
 from simulator.questions.engine_fit import CONSTANTS, UNFITTED, EngineFit
