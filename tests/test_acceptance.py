@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 
 from simulator import resources
 from simulator.acceptance import (
@@ -43,7 +44,7 @@ from simulator.acceptance import (
     survival_from_curve,
     write_trace_file,
 )
-from simulator.acceptance.rates import Rates, decayed, extended, held
+from simulator.acceptance.rates import Rates, decayed, extended, held, nearest_concave
 from simulator.acceptance.streams import UniformStream
 from simulator.spec import SpecError, check, parse_yaml
 
@@ -417,6 +418,18 @@ def test_a_curve_without_noise_gives_back_its_rates(conditional: list[float]) ->
     survival = np.cumprod(conditional)
     curve = {count: float(length) for count, length in enumerate(1 + np.cumsum(survival), start=1)}
     assert survival_from_curve(curve) == pytest.approx(survival, abs=1e-9)
+
+
+@quick
+@given(st.dictionaries(st.integers(1, 16), st.floats(0, 1), min_size=2))
+def test_the_nearest_concave_curve_is_that_of_the_library(points: dict[int, float]) -> None:
+    counts = sorted(points)
+    lengths = np.array([1 + points[count] * count for count in counts])
+    ramps = np.minimum.outer(counts, counts).astype(float)
+    weights, distance = nnls(ramps, lengths - 1)
+    found = nearest_concave(counts, lengths.tolist())
+    assert found == pytest.approx((1 + ramps @ weights).tolist(), abs=1e-8)
+    assert math.dist(found, lengths) == pytest.approx(distance, abs=1e-8)
 
 
 @quick
