@@ -20,6 +20,7 @@ from simulator.spec import Spec, check, load_yaml
 
 Count = Annotated[int, Field(ge=1)]
 AttentionRegime = Literal["split_kv", "serial_walk", "kv_reread"]
+KVTransferKind = Literal["after_prompt", "by_chunk", "by_layer"]
 
 
 class GraphLadder(Spec):
@@ -34,16 +35,16 @@ class GraphLadder(Spec):
     padded: bool = True
 
     def sizes(self) -> tuple[int, ...]:
-        every = range(self.step, self.largest + 1, self.step) if self.step else ()
-        return tuple(sorted({*self.listed, *every}))
+        return _sizes(self.listed, self.step, self.largest)
 
 
 class RowLaw(Spec):
     """How a small-row kernel pays for rows: each further one reads `weight_reads_per_row` of the weights again, up to
-    `largest_rows`; above, the matrix kernel runs. `weight_reads_from_second_row`: read again, once, as soon as there is more than
-    one row, where the kernel for several rows streams worse than the one for a single row. arithmetic_fraction: of the dense
-    kernels' rate, where weights are expanded on the way. For these `formats`, on devices of these `vendors` and `kinds` (all
-    where empty)."""
+    `largest_rows`; above, the matrix kernel runs, which takes the time of `matrix_weight_reads` of them for each tile of
+    `matrix_tile_rows` rows that it starts (any number of rows where absent), or that of its arithmetic.
+    `weight_reads_from_second_row`: read again, once, as soon as there is more than one row, where the kernel for several rows
+    streams worse than the one for a single row. arithmetic_fraction: of the dense kernels' rate, where weights are expanded.
+    For these `formats`, on devices of these `vendors` and `kinds` (all where empty)."""
 
     formats: tuple[str, ...]
     vendors: tuple[str, ...] = ()
@@ -51,19 +52,32 @@ class RowLaw(Spec):
     largest_rows: Count
     weight_reads_per_row: Quantity
     weight_reads_from_second_row: Quantity | None = None
+    matrix_weight_reads: Quantity | None = None
+    matrix_tile_rows: Count | None = None
     arithmetic_fraction: Quantity | None = None
 
     def weight_reads(self, rows: float) -> float:
         """How often `rows` rows read the weights.
 
-        >>> once = Quantity(value=0.5, source="assumed")
-        >>> RowLaw(formats=("int4",), largest_rows=8, weight_reads_per_row=once).weight_reads(3)
-        2.0
+        >>> once, thrice = Quantity(value=0.5, source="assumed"), Quantity(value=3.0, source="assumed")
+        >>> law = RowLaw(formats=("int4",), largest_rows=8, weight_reads_per_row=once, matrix_weight_reads=thrice)
+        >>> law.weight_reads(3), law.weight_reads(8), law.weight_reads(9)
+        (2.0, 4.5, 3.0)
         """
-        if not 1 < rows <= self.largest_rows:
+        if rows <= 1:
             return 1.0
+        if rows > self.largest_rows:
+            tiles = math.ceil(rows / self.matrix_tile_rows) if self.matrix_tile_rows else 1
+            return tiles * (self.matrix_weight_reads.value if self.matrix_weight_reads else 1.0)
         again = self.weight_reads_from_second_row
         return 1.0 + self.weight_reads_per_row.value * (rows - 1) + (again.value if again else 0.0)
+
+    def expert_reads(self, tokens: float) -> float:
+        """The same for routed experts, whose rows are spread too thin for a vector kernel to share weights: only the step up to a
+        matrix kernel that is slower than the vector kernel at its limit."""
+        if self.matrix_weight_reads is None or tokens <= self.largest_rows:
+            return 1.0
+        return max(self.matrix_weight_reads.value / self.weight_reads(self.largest_rows), 1.0)
 
     def arithmetic(self, rows: float) -> float:
         """Share of the dense rate at which `rows` rows are computed."""
@@ -94,12 +108,17 @@ class ServingEngine(Spec):
     feature_overhead_s what it adds where the drafter fuses several states of the target (EAGLE-3, block). state_rollback_s: per
     round and recurrent layer, bringing states back to the last accepted position.
     draft_step_overhead_s: per draft pass, by method. tree_*: what a draft tree adds to a round and to each draft pass.
-    request_overhead_s: per running request and step. prompt_overhead_s: once per request, between its arrival and its first pass
-    and again at its end (HTTP, tokenizer, scheduling), in which its place in the batch makes no token.
+    request_overhead_s: per running request and step. broadcast_s: per pass over several devices, what the driver takes to tell
+    its workers of the step, as far as devices wait for it, and broadcast_request_s for each request in it; draft_broadcast_s: the
+    same for each draft pass over several devices, where workers do not run them on their own.
+    prompt_overhead_s: once per request, between its arrival and its first pass and again at its end (HTTP, tokenizer,
+    scheduling), in which its place in the batch makes no token.
     launch_per_layer_s: host time to launch one layer without a captured graph; a pass then takes at least
     layers × this. sampler_passes / rejection_passes: passes over rows × vocabulary in 32 bit. ngram_lookup_s: CPU time
     per request and round. draft_cache: how the draft's cache follows the accepted tokens: `padded` first pass over
-    γ+1 rows, `catch_up` one more row after full acceptance, `extra_pass` γ+1 passes a round. admission: what of a request
+    γ+1 rows, `catch_up` one more row after full acceptance, `extra_pass` γ+1 passes a round. draft_cache_when_off: whether the
+    drafter takes in the tokens of steps that draft nothing; where it does not, requests that live through them are accepted less
+    ever after, which is warned of and not priced. admission: what of a request
     must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`. fitted_on: architectures of devices
     (`HardwareProfile.architecture`) on whose published runs its constants were fitted; elsewhere they are less sure.
     verification_graphs: those of passes with several rows a sequence, where they are not `graphs`.
@@ -111,6 +130,9 @@ class ServingEngine(Spec):
     prefix_caching: finds the blocks of prompts again that begin alike, unless a scenario says otherwise. Of what is found,
     `prefix_recomputed_blocks` are computed again under drafters that read the target's states (EAGLE, MTP, block): those are not
     kept. prefix_cache_covers_draft: the draft's KV lies in the same blocks; else it takes in every prompt from its beginning.
+    kv_transfer: where prompts are computed on instances of their own, how their caches move (`serving.kv_transfer`); None: it
+    does not serve so. prefill_makes_first_token: those instances do, and it moves with the cache; else the last token of the
+    prompt is computed again where the answer is.
     pipeline_in_flight: keeps a batch in every pipeline stage; without, one batch passes them all. pipeline_methods: ways of
     speculation that it runs over pipeline stages, all where absent.
     """
@@ -126,12 +148,16 @@ class ServingEngine(Spec):
     tree_round_overhead_s: Quantity
     tree_draft_step_overhead_s: Quantity
     request_overhead_s: Quantity
+    broadcast_s: Quantity | None = None
+    broadcast_request_s: Quantity | None = None
+    draft_broadcast_s: Quantity | None = None
     prompt_overhead_s: Quantity
     launch_per_layer_s: Quantity
     sampler_passes: Quantity
     rejection_passes: Quantity
     ngram_lookup_s: Quantity
     draft_cache: Literal["padded", "catch_up", "extra_pass"]
+    draft_cache_when_off: Literal["kept", "skipped"] = "kept"
     graphs: GraphLadder | None = None
     verification_graphs: GraphLadder | None = None
     attention: tuple[AttentionRule, ...]
@@ -147,6 +173,8 @@ class ServingEngine(Spec):
     prefix_caching: bool = False
     prefix_recomputed_blocks: Annotated[int, Field(ge=0)] = 0
     prefix_cache_covers_draft: bool = True
+    kv_transfer: KVTransferKind | None = None
+    prefill_makes_first_token: bool = False
     pipeline_in_flight: bool = True
     pipeline_methods: tuple[str, ...] | None = None
     prefill_first: bool
@@ -203,14 +231,18 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 @cache
-def captured_sizes(ladder: GraphLadder) -> tuple[int, ...]:
-    return ladder.sizes()
+def _sizes(listed: tuple[int, ...], step: int, largest: int) -> tuple[int, ...]:
+    every = range(step, largest + 1, step) if step else ()
+    return tuple(sorted({*listed, *every}))
 
 
 def captured_rows(engine: ServingEngine, rows: int, sequences: int, prompts: bool = False) -> int | None:
-    """Rows of the captured graph that serves `rows` of `sequences`, or None where the pass runs eagerly."""
+    """Rows of the captured graph that serves `rows` of `sequences`, or None where the pass runs eagerly.
+
+    With prompts `rows` are more than one a sequence, and how many sequences there are does not matter.
+    """
     ladder = engine.graphs
-    if ladder is not None and rows > sequences and engine.verification_graphs is not None:
+    if ladder is not None and (prompts or rows > sequences) and engine.verification_graphs is not None:
         ladder = engine.verification_graphs
     if ladder is None:
         return None
@@ -218,7 +250,7 @@ def captured_rows(engine: ServingEngine, rows: int, sequences: int, prompts: boo
     if by_sequence and (prompts or not sequences):
         return None
     asked = sequences if by_sequence else rows
-    sizes = captured_sizes(ladder)
+    sizes = ladder.sizes()
     index = bisect.bisect_left(sizes, asked)
     if index == len(sizes) or not (ladder.padded or sizes[index] == asked):
         return None

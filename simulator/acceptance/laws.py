@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.acceptance.path import AcceptancePath, Flags, ProposalSource, drawn_proposals, overlapping, windows
+from simulator.acceptance.path import AcceptancePath, Flags, ProposalSource, drawn_proposals, overlapping
 from simulator.acceptance.rates import Rates, conditional_from_survival, extended, survival_from_conditional
 from simulator.acceptance.streams import UniformStream
 
@@ -86,7 +86,7 @@ class IndependentAcceptance(AcceptanceLaw):
         uniforms = UniformStream(seed, b"acceptance", request_id)
 
         def flags(positions: int, depth: int) -> Flags:
-            return windows(uniforms.first(positions + depth) < self.acceptance_rate, positions, depth)
+            return uniforms.first(positions + depth) < self.acceptance_rate
 
         return AcceptancePath(flags, output_tokens, _constant_proposals(seed, request_id, self.proposal_rate))
 
@@ -170,11 +170,9 @@ class MarkovAcceptance(AcceptanceLaw):
 
         def flags(positions: int, depth: int) -> Flags:
             easy = self._easy(states.first(positions + depth))
-            return windows(
-                uniforms.first(positions + depth) < np.where(easy, self.easy_acceptance_rate, self.hard_acceptance_rate),
-                positions,
-                depth,
-            )
+            rates = np.where(easy, self.easy_acceptance_rate, self.hard_acceptance_rate)
+            agree: Flags = uniforms.first(positions + depth) < rates
+            return agree
 
         def proposal_rates(positions: int) -> Rates:
             return np.where(self._easy(states.first(positions)), self.easy_proposal_rate, self.hard_proposal_rate)

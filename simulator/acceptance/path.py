@@ -15,8 +15,12 @@ import numpy.typing as npt
 from simulator.acceptance.streams import UniformStream
 
 Flags = npt.NDArray[np.bool_]
-FlagSource = Callable[[int, int], Flags]  # (positions, depth) → flags[t, d]: draft d of a round that starts at t agrees
-ProposalSource = Callable[[int], npt.NDArray[np.int64]]  # positions → most drafts proposed in a round that starts there
+Positions = npt.NDArray[np.int64]
+FlagSource = Callable[[int, int], Flags]
+"""(positions, depth) → flags[t, d]: draft d of a round that starts at t agrees. Where it does not matter how deep in a round a
+token lies, flags[t] of `positions + depth` tokens."""
+ProposalSource = Callable[[int], Positions]
+"""positions → most drafts proposed in a round that starts there."""
 NO_LIMIT = 1 << 30
 
 
@@ -46,16 +50,22 @@ class AcceptancePath:
         run = self._runs[position]
         return run if run < drafted else drafted
 
-    def runs(self, drafted: int) -> list[int] | None:
-        """Drafts in a row that would be accepted after each number of emitted tokens, counted at least up to `drafted`.
+    def round_starts(self, begin: int, end: int, drafted: int) -> Positions | None:
+        """Tokens emitted before each round of `drafted` drafts from `begin` on, and after the last one, which reaches `end`.
 
         None where the drafter may propose fewer than it is asked for.
         """
         if self._proposals is not None:
             return None
-        if drafted > self._depth or self._output_tokens > self._positions:
-            self._fill(self._output_tokens - 1, drafted)
-        return self._runs
+        flags = self._flags(end, drafted)
+        if flags.ndim == 1:
+            return begin + _rounds_along(flags[begin : end + drafted], end - begin, drafted)
+        following = (np.arange(1, end + 1) + _runs(flags)).tolist()
+        starts, position = [begin], begin
+        while position < end:
+            position = following[position]
+            starts.append(position)
+        return np.array(starts)
 
     def proposed(self, position: int, num_speculative_tokens: int) -> int:
         """How many drafts, at most γ, the drafter proposes after `position` emitted tokens; 0 where it finds none."""
@@ -71,21 +81,38 @@ class AcceptancePath:
             raise ValueError(f"position and drafted must be at least 0 (got {position}, {drafted})")
         self._positions, self._depth = max(self._positions, self._covering(position)), max(self._depth, drafted, 1)
         flags = self._flags(self._positions, self._depth)
-        unbroken = flags[:, 0]
-        runs = unbroken.astype(np.int64)
-        for draft in range(1, self._depth):
-            unbroken = unbroken & flags[:, draft]
-            runs += unbroken
-        self._runs = runs.tolist()
+        self._runs = _runs(flags if flags.ndim == 2 else overlapping(flags, self._positions, self._depth)).tolist()
 
     def _covering(self, position: int) -> int:
         """How many positions to fill: the request's own, or twice as many as needed past them."""
         return self._output_tokens if position < self._output_tokens else 2 * (position + 1)
 
 
-def windows(flags: Flags, positions: int, depth: int) -> Flags:
-    """flags[t, d] = flags[t + d] of a row of at least positions + depth - 1 flags: the depth does not matter."""
-    return overlapping(np.ascontiguousarray(flags), positions, depth)
+def _runs(flags: Flags) -> Positions:
+    """Drafts in a row that would be accepted in a round from each position."""
+    unbroken = flags[:, 0]
+    runs = unbroken.astype(np.int64)
+    for draft in range(1, flags.shape[1]):
+        unbroken = unbroken & flags[:, draft]
+        runs += unbroken
+    return runs
+
+
+def _rounds_along(flags: Flags, tokens: int, drafted: int) -> Positions:
+    """As `round_starts` of a text of which draft and target agree on some tokens, whatever rounds they lie in.
+
+    Behind a token on which they do not a round starts in any case, be it a draft that was rejected or a bonus token. From there
+    on each takes 1 + `drafted` tokens, up to the next such token.
+    """
+    starts = np.arange(len(flags) + 1, dtype=np.int32)
+    since_miss = np.zeros(len(flags) + 1, dtype=np.int32)
+    np.multiply(starts[1:], ~flags, out=since_miss[1:])
+    np.maximum.accumulate(since_miss, out=since_miss)
+    np.subtract(starts, since_miss, out=since_miss)
+    np.remainder(since_miss, 1 + drafted, out=since_miss)
+    (rounds,) = (since_miss == 0).nonzero()
+    found: Positions = rounds[: 1 + rounds.searchsorted(tokens)]
+    return found
 
 
 def overlapping(row: npt.NDArray[Any], positions: int, depth: int) -> npt.NDArray[Any]:

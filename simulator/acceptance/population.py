@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, PerPositionAcceptance
-from simulator.acceptance.path import AcceptancePath, Flags, windows
+from simulator.acceptance.path import AcceptancePath, Flags
 from simulator.acceptance.rates import Rates, conditional_from_survival, survival_from_conditional
 from simulator.acceptance.streams import UniformStream, request_stream
 from simulator.theory import increasing_root
@@ -46,7 +46,7 @@ class BetaAcceptance(AcceptanceLaw):
         return law.path(request_id, output_tokens, seed, prompt_tokens=prompt_tokens)
 
     def _over_rounds(self, num_speculative_tokens: int) -> tuple[float, Rates]:
-        from scipy.special import betaincinv
+        from scipy.special import betaincinv  # slow to load
 
         points, weights = np.polynomial.legendre.leggauss(_BETA_NODES)
         rates = betaincinv(self.mean * self.concentration, (1 - self.mean) * self.concentration, (points + 1) / 2)
@@ -118,7 +118,8 @@ class ContextAcceptance(AcceptanceLaw):
 
         def flags(positions: int, depth: int) -> Flags:
             rates = self._rates_at(prompt_tokens + np.arange(positions + depth))
-            return windows(uniforms.first(positions + depth) < rates, positions, depth)
+            agree: Flags = uniforms.first(positions + depth) < rates
+            return agree
 
         return AcceptancePath(flags, output_tokens)
 
@@ -176,7 +177,7 @@ def _class_mean(accepted: Rates, highest: float, concentration: float, target: f
 
 def _beta_classes(mean: float, concentration: float) -> Rates:
     """The middles of equally large classes of a Beta distribution."""
-    from scipy.special import betaincinv
+    from scipy.special import betaincinv  # slow to load
 
     if not 0 < mean < 1:
         return np.full(_SPREAD_CLASSES, mean)

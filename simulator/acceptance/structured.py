@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from simulator.acceptance.laws import AcceptanceLaw
-from simulator.acceptance.path import AcceptancePath, Flags, windows
+from simulator.acceptance.path import AcceptancePath, Flags, overlapping
 from simulator.acceptance.population import MixtureAcceptance
 from simulator.acceptance.rates import Rates, conditional_from_survival
 from simulator.acceptance.streams import UniformStream
@@ -87,7 +87,9 @@ class StructuredAcceptance(AcceptanceLaw):
         uniforms = UniformStream(seed, b"acceptance-forced", request_id)
 
         def with_forced(flags: Flags, positions: int, depth: int) -> Flags:
-            forced = windows(self._forced(uniforms.first(positions + depth)), positions, depth)
+            forced = self._forced(uniforms.first(positions + depth))
+            if flags.ndim == 2:
+                forced = overlapping(forced, positions, depth)
             return flags | forced if self.aware else flags & ~forced
 
         return self.base.path(request_id, output_tokens, seed, prompt_tokens=prompt_tokens).changed(with_forced)

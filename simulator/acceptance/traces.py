@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.acceptance.laws import AcceptanceLaw
-from simulator.acceptance.path import AcceptancePath, Flags, overlapping, windows
+from simulator.acceptance.path import AcceptancePath, Flags, overlapping
 from simulator.acceptance.rates import Rates
 from simulator.acceptance.streams import UniformStream
 
@@ -142,7 +142,8 @@ class TraceAcceptance(AcceptanceLaw):
         def flags(positions: int, depth: int) -> Flags:
             if self.acceptance.ndim == 1:
                 rates = self.acceptance[tokens.first(positions + depth)]
-                return windows(uniforms.first(positions + depth) < rates, positions, depth)
+                agree: Flags = uniforms.first(positions + depth) < rates
+                return agree
             self._check_depth(depth)
             drawn = overlapping(uniforms.first(positions + depth - 1), positions, depth)
             below: Flags = drawn < self.acceptance[tokens.first(positions), :depth]

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, uniform_pass
+from simulator.cost.forward import ForwardCost
+from simulator.cost.forward_pass import ForwardPass, uniform_pass
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.roofline import Bound
 from simulator.cost.tape import added, looked_up, smaller
+from simulator.cost.terms import CostTerm
 from simulator.draft_tree import Tree
 from simulator.serving_engine import ServingEngine
 
@@ -39,8 +41,13 @@ class Drafter:
 
     @property
     def step_overhead_s(self) -> float:
-        base_s = self.engine.draft_step_overhead_s[overhead_name(self.engine, self.method)].value
-        return base_s + (self.engine.tree_draft_step_overhead_s.value if self.tree else 0.0)
+        """Host time of one draft pass, with what the workers of other devices must be told of it."""
+        seconds = self.engine.draft_step_overhead_s[overhead_name(self.engine, self.method)].value
+        if self.tree is not None:
+            seconds += self.engine.tree_draft_step_overhead_s.value
+        if self.engine.draft_broadcast_s is not None and self.passes is not None and self.passes.tensor_parallel_size > 1:
+            seconds += self.engine.draft_broadcast_s.value
+        return seconds
 
 
 def overhead_name(engine: ServingEngine, method: str) -> str:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from simulator.cost.deployment import Deployment
 from simulator.cost.drafting import overhead_name
+from simulator.cost.pricer import StepPricer
 from simulator.cost.remote_draft import RemoteDraft
-from simulator.cost.round import StepPricer
 from simulator.hardware import Hardware, Quantity
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import MODELLESS_METHODS
@@ -31,6 +31,7 @@ TRANSFER_STD = 0.10
 STEP_NOISE_STD = 0.05
 Z80 = 1.2816
 _FRACTIONS_MAX = 1.0
+_ROW_LAWS = "small_rows"
 # What the cost reads from the profile itself: datasheet values, without doubt unless their sources disagree.
 _PEAKS = ("memory_bandwidth_bytes_per_s", "peak_flops_per_s", "link_bandwidth_bytes_per_s")
 
@@ -66,7 +67,7 @@ class UncertainPricer:
 
     def _shifted(self) -> Iterator[tuple[str, StepPricer]]:
         for name, shifted in _shifts(self.deployment):
-            if shifted.engine is not self.deployment.engine:
+            if shifted.engine is not self.deployment.engine and not name.startswith(_ROW_LAWS):
                 yield name, self.base.with_engine(shifted.engine)
             else:
                 yield name, shifted.pricer(self.full_acceptance_rate)
@@ -176,6 +177,24 @@ def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
     for name, quantity in _quantities(engine):
         if quantity.doubt > 0 and quantity.value > 0 and matters(name):
             yield name, replace(deployment, engine=with_constant(engine, name, _raised(name, quantity)))
+    for name, changed_engine in _row_law_shifts(deployment):
+        yield name, replace(deployment, engine=changed_engine)
+
+
+def _row_law_shifts(deployment: Deployment) -> Iterator[tuple[str, ServingEngine]]:
+    """The engine with one number of a small-row law raised, for each law that a model's weights run under."""
+    engine, formats = deployment.engine, {deployment.weights}
+    if deployment.separate_drafter is not None and deployment.remote_draft is None:
+        formats.add(deployment.drafter_weights)
+    in_use = [engine.row_law(weights, deployment.hardware) for weights in sorted(formats)]
+    for place, law in enumerate(engine.small_rows):
+        if not any(law is used for used in in_use):
+            continue
+        for name, quantity in _quantities(law):
+            if quantity.doubt > 0 and quantity.value > 0:
+                changed = law.model_copy(update={name: _raised(name, quantity)})
+                laws = (*engine.small_rows[:place], changed, *engine.small_rows[place + 1 :])
+                yield f"{_ROW_LAWS}.{place}.{name}", engine.model_copy(update={"small_rows": laws})
 
 
 def _relevant(deployment: Deployment) -> Callable[[str], bool]:
@@ -189,6 +208,7 @@ def _relevant(deployment: Deployment) -> Callable[[str], bool]:
         "tree": deployment.tree is not None,
         "ngram": deployment.method in MODELLESS_METHODS,
         "walk": deployment.engine.attention_regime(deployment.hardware) == "serial_walk",
+        "broadcast": deployment.tensor_parallel_size * deployment.parallelism.pipeline_parallel_size > 1,
         "reserved": False,
         "prompt": False,
     }

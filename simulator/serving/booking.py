@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.serving.scheduler import BatchingRules, Scheduler, SequenceState, StepPlan
+from simulator.serving.plan import StepPlan
+from simulator.serving.rules import BatchingRules
+from simulator.serving.scheduler import Scheduler
+from simulator.serving.sequence import SequenceState
 
 Integers = NDArray[np.int64]
 # Rows of the timeline: sums over the sequences of a round, and one maximum. JUMPS counts the tokens of rounds with drafts, CUT
@@ -45,8 +48,8 @@ class Booking:
             self.context, self.blocks = tables.counting(stop)[begin:stop], tables.blocks_at(gamma, stop)[begin:stop]
         else:
             positions, drafted = _positions(sequence, gamma)
-            self.cut = positions[-1] - sequence.output_tokens
-            contexts = np.array(positions, dtype=np.int64) + offset
+            self.cut = int(positions[-1]) - sequence.output_tokens
+            contexts = positions + offset
             self.context, self.jumps = contexts[:-1], contexts[1:] - contexts[:-1]
             if drafted is None:
                 self.blocks = tables.blocks_at(gamma, offset + sequence.output_tokens)[self.context]
@@ -113,27 +116,20 @@ class Booking:
         sequence.accepted += int(self.context[last] - self.context[0] + self.jumps[last]) - rounds
 
 
-def _positions(sequence: SequenceState, gamma: int) -> tuple[list[int], list[int] | None]:
+def _positions(sequence: SequenceState, gamma: int) -> tuple[Integers, list[int] | None]:
     """Tokens emitted before each round to come and after the last; and the drafts of each, None where all have γ."""
     path, position, output = sequence.path, sequence.emitted, sequence.output_tokens
-    positions = []
-    always = getattr(path, "runs", None)
-    runs = always(gamma) if always is not None and sequence.longest_output - output >= gamma else None
-    if runs is not None:
-        while position < output:
-            positions.append(position)
-            run = runs[position]
-            position += 1 + (run if run < gamma else gamma)
-        positions.append(position)
+    at_once = getattr(path, "round_starts", None)
+    positions = at_once(position, output, gamma) if at_once is not None and sequence.longest_output - output >= gamma else None
+    if positions is not None:
         return positions, None
-    drafted = []
+    starts, drafted = [position], []
     while position < output:
-        positions.append(position)
         drafts = min(path.proposed(position, gamma), sequence.longest_output - position - 1)
         drafted.append(drafts)
         position += 1 + sequence.accept(drafts, position)
-    positions.append(position)
-    return positions, None if all(drafts == gamma for drafts in drafted) else drafted
+        starts.append(position)
+    return np.array(starts), None if all(drafts == gamma for drafts in drafted) else drafted
 
 
 class Tables:
@@ -191,8 +187,10 @@ class Timeline:
         self._make_room(booking.end)
         first, last = booking.start - self.origin, booking.end - self.origin
         for row, values in booking.rows:
-            self.rows[row, first:last] += values
-        self.rows[CUT, last - 1] += booking.cut
+            sums = self.rows[row, first:last]
+            sums += values
+        if booking.cut:
+            self.rows[CUT, last - 1] += booking.cut
         longest = self.rows[LONGEST, first:last]
         np.maximum(longest, booking.context, out=longest)
         if booking.drafted is not None:
@@ -374,7 +372,8 @@ class BookingScheduler(Scheduler):
         super()._preempt(sequence)
 
     def _admitted_for(self) -> Iterable[SequenceState]:
-        return self.running if self.rules.admission == "whole_request" else self.running[len(self.timeline) :]
+        admitted = super()._admitted_for()
+        return admitted if self.rules.admission == "whole_request" else tuple(admitted)[len(self.timeline) :]
 
     def _held(self, plan: StepPlan, sequence: SequenceState) -> int:
         if sequence.booking is None:
@@ -387,6 +386,11 @@ class BookingScheduler(Scheduler):
             return False
         self.unbooked.append(sequence)
         return True
+
+    def _join(self, sequence: SequenceState) -> None:
+        super()._join(sequence)
+        if sequence.decoding:
+            self.unbooked.append(sequence)
 
     def drop_cancelled(self) -> list[SequenceState]:
         for sequence in self.cancelled:
