@@ -20,6 +20,7 @@ from simulator import resources, theory
 from simulator.acceptance import AcceptanceLaw, AcceptanceSpec, resolve_acceptance, resolve_tree_acceptance
 from simulator.architecture import ModelArchitecture, config_path, find_model, stand_in_draft, stored_weights
 from simulator.cost.deployment import Deployment
+from simulator.cost.doubts import Doubts, shipped_doubts
 from simulator.cost.parallelism import Parallelism, parallel_faults
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.round import StepPricer
@@ -306,13 +307,14 @@ def predict_document(point: OperatingPoint, document: Document) -> Prediction:
     return answer(resolve(point, document), point, document)
 
 
-def answer(question: Question, point: OperatingPoint, document: Document) -> Prediction:
-    """The prediction of a question whose names are resolved; its deployment may hold other constants than the shipped ones."""
+def answer(question: Question, point: OperatingPoint, document: Document, doubts: Doubts | None = None) -> Prediction:
+    """The prediction of a question whose names are resolved; its deployment may hold other constants than the shipped ones, and
+    `doubts` may add up in another way."""
     deployment, gamma, batch = question.deployment, question.gamma, question.batch
     tau, full, notes = accepted(question, document)
     unserved = cannot_be_served(deployment, batch, question.context)
     notes += (unserved,) if unserved else ()
-    pricer = UncertainPricer(deployment, full)
+    pricer = UncertainPricer(deployment, full, doubts or shipped_doubts())
     cost = pricer.base.round(gamma, batch, question.context)
     measured_s = _measured_plain_step_s(point, question, pricer.base)
     if measured_s is not None:
@@ -326,7 +328,7 @@ def answer(question: Question, point: OperatingPoint, document: Document) -> Pre
     r = max(cost.r * math.exp(shift), min(cost.r, 1.0))
     plain_s = cost.plain_step_s if measured_s is None else measured_s
     low, high = r * math.exp(-Z80 * log_std), r * math.exp(Z80 * log_std)
-    speedups = _with_interval(question, pricer.base, tau, (r, high, low), plain_s) if tau else (None, None, None)
+    speedups = with_interval(question, pricer.base, tau, (r, high, low), plain_s) if tau else (None, None, None)
     even_rate = pricer.base.break_even_rate(gamma, batch, question.context, log_shift=shift)
     return Prediction(
         id=point.id, status="ok", plain_step_s=plain_s, round_s=r * plain_s, r=r, r_low=low, r_high=high,
@@ -358,7 +360,7 @@ def verdict(low: float | None, high: float | None) -> Literal["win", "lose", "cl
     return "win" if low > 1 else "lose" if high < 1 else "close"
 
 
-def _with_interval(
+def with_interval(
     question: Question, pricer: StepPricer, tau: float, ratios: tuple[float, float, float], plain_s: float
 ) -> tuple[float, float, float]:
     """(speedup, low, high) for (R, its high, its low), widened by what lengths that nobody stated leave open."""
