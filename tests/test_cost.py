@@ -680,13 +680,13 @@ def test_constants_that_cannot_move_r_are_not_tried_and_the_others_are_tried_as_
 def test_r_is_less_sure_on_architectures_that_no_run_of_the_engine_was_fitted_on():
     known, other = UncertainPricer(eagle3()), UncertainPricer(eagle3(engine=VLLM.model_copy(update={"fitted_on": ()})))
     assert known.base.round(3, 1, 512).r == other.base.round(3, 1, 512).r
-    assert other.log_std(3, 1, 512) ** 2 - known.log_std(3, 1, 512) ** 2 == pytest.approx(0.10**2)
+    assert other.log_std(3, 1, 512) ** 2 - known.log_std(3, 1, 512) ** 2 == pytest.approx(known.doubts.transfer_std**2)
 
 
 def test_interval_is_wider_where_more_is_assumed():
     known = UncertainPricer(eagle3(engine=find_engine("vllm_2025"))).log_std(3, 1, 512)
     unknown = UncertainPricer(eagle3(engine=find_engine("generic"))).log_std(3, 1, 512)
-    assert 0.05 < known < unknown < 1.0
+    assert 0.035 < known < unknown < 1.0
 
 
 @pytest.mark.parametrize("peak", ["memory_bandwidth_bytes_per_s", "peak_flops_per_s.bf16"])
