@@ -130,8 +130,10 @@ def load_yaml(path: str | Path) -> Document:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise SpecError([Problem(source, "", "no such file")]) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError([Problem(source, "", f"cannot be read: {error}")]) from None
+    except OSError as error:
+        raise SpecError([Problem(source, "", f"cannot be read: {(error.strerror or str(error)).lower()}")]) from None
+    except UnicodeDecodeError:
+        raise SpecError([Problem(source, "", "must be text in UTF-8")]) from None
     return parse_yaml(text, source)
 
 
@@ -220,6 +222,15 @@ def plain_scalar(text: str) -> Any:
     if _FLOAT.match(text):
         return float(text)
     return _SPECIAL_FLOATS.get(text.lower(), text)
+
+
+def unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """For `json.loads` (object_pairs_hook): an object whose keys all differ. Raises ValueError where one stands twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)}: must stand only once")
+    return found
 
 
 # -------------------------------------------------------------------------------------------------------------- checks
@@ -378,12 +389,16 @@ def _describe(item: Any, kind: Any, location: Location) -> tuple[str, object, It
     if code in words:
         return words[code], got, ()
     if code == "too_short":
-        return f"must have at least {context['min_length']} entries", got, ()
+        return f"must have at least {_entries(context['min_length'])}", got, ()
     if code == "too_long":
-        return f"must have at most {context['max_length']} entries", got, ()
+        return f"must have at most {_entries(context['max_length'])}", got, ()
     if code == "value_error":
         return str(context["error"]), "", ()
     return "must be valid: " + item["msg"], got, ()
+
+
+def _entries(number: int) -> str:
+    return f"{number} entr{'y' if number == 1 else 'ies'}"
 
 
 def _tags(context: Any) -> str:

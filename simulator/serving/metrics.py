@@ -244,13 +244,13 @@ def window_of(records: RequestRecords, warm_up_fraction: float = WARM_UP_FRACTIO
     note = (
         f"Latencies leave out the first {100 * warm_up_fraction:.0f} % of the requests (warm-up). "
         f"Rates and means over time are from "
-        f"{start_s:.6g} s, the next arrival, to {end_s:.6g} s, the last arrival (no drain). Acceptance is over all requests."
+        f"{start_s:.4g} s, the next arrival, to {end_s:.4g} s, the last arrival (no drain). Acceptance is over all requests."
     )
     window = Window(start_s, end_s, measured, note)
     if window.contains(finish_s).sum() >= max(1.0, 0.1 * len(served)):
         return window
     start_s, end_s = float(arrival_s[0]), float(finish_s.max())
-    note = f"Nothing is left out, as few requests finish before the last arrival: {start_s:.6g} s to {end_s:.6g} s, with drain."
+    note = f"Nothing is left out, as few requests finish before the last arrival: {start_s:.4g} s to {end_s:.4g} s, with drain."
     return Window(start_s, end_s, served, note)
 
 
