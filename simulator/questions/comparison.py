@@ -86,7 +86,6 @@ def compare(scenario: Scenario, axis: str, values: Sequence[str] = (), progress:
     """
     if axis not in AXES:
         raise SpecError([Problem("--by", "", f"must be one of {', '.join(AXES)}", repr(axis), nearest(axis, AXES))])
-    scenario.require_one_kind("compare")
     if not scenario.deployment.speculative:
         raise SpecError([scenario.document.problem(("speculation",), "must be given: compare is about speculation")])
     changes, notes = _CHANGES[axis](scenario, values)

@@ -11,14 +11,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from simulator.plots import (
-    break_even_figures,
-    drawn_into,
-    explanation_figures,
-    rates_figure,
-    run_figures,
-    schedule_figure,
-)
+from simulator.plots.break_even import schedule_figure
+from simulator.plots.figures import break_even_figures, drawn_into, explanation_figures, run_figures
+from simulator.plots.rates import rates_figure
 from simulator.questions.break_even import BreakEven, break_even
 from simulator.questions.capacity import CapacityAnswer
 from simulator.questions.explanation import Explanation

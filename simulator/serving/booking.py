@@ -333,7 +333,7 @@ class BookingScheduler(Scheduler):
     def _schedule_running(self, plan: StepPlan, decode: bool, index: int = 0) -> None:
         timeline, running = self.timeline, self.running
         booked = len(timeline)
-        if booked and not all(sequence.booking is None for sequence in running[booked:]):
+        if booked < len(running) and booked and any(sequence.booking is not None for sequence in running[booked:]):
             self.unbook_all()  # an unfinished prompt stands before a decoding sequence
         elif booked and not decode:
             index = booked

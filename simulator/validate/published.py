@@ -1,4 +1,4 @@
-"""`validate --published`: predictions beside published runs, the page that says how far they are, and what a change moved."""
+"""`validate --published` and `--unseen`: predictions beside published runs, the page of their errors, and the constants."""
 
 from __future__ import annotations
 
@@ -9,18 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from simulator import resources
+from simulator.cost.doubts import FILE as DOUBTS
+from simulator.cost.doubts import Doubts
 from simulator.hardware import Quantity
-from simulator.plots import save
 from simulator.plots.accuracy import accuracy_figure
+from simulator.plots.style import save
 from simulator.prediction import COLUMNS, as_row
-from simulator.questions.accuracy import Scored, as_shipped, left_out
+from simulator.questions.accuracy import Scored, as_shipped, fits_left_out, left_out
 from simulator.questions.engine_fit import CONSTANTS, UNFITTED, EngineFit
+from simulator.questions.interval_fit import fitted_doubts, residuals
 from simulator.questions.published_cases import FOLDER, published_cases
+from simulator.questions.unseen_runs import first_scored, scored_now
 from simulator.reports.accuracy import accuracy_markdown
+from simulator.reports.unseen_runs import unseen_markdown
 from simulator.spec import Problem, SpecError
 from simulator.whole_file import write_whole
 
 BEGIN = "<!-- computed by `python -m simulator validate --published --page`: do not edit by hand -->"
+BEGIN_UNSEEN = "<!-- computed by `python -m simulator validate --unseen --page`: do not edit by hand -->"
 END = "<!-- end of what is computed -->"
 
 
@@ -33,12 +39,14 @@ def table(scored: Sequence[Scored]) -> str:
     return text.getvalue()
 
 
-def refit() -> list[str]:
-    """Fits the constants anew and writes them over the shipped ones. Returns "FILE: constant old → new" for those that changed.
+def refit(progress: Callable[[str, int, int], None] = lambda *_: None) -> list[str]:
+    """Fits the constants anew, then how doubts add up, and writes both over the shipped ones. Returns "FILE: constant old → new"
+    for those that changed. progress: as of `left_out`.
 
     Raises `SpecError` where a profile lacks the line of a constant.
     """
-    fit = EngineFit([case for case in published_cases() if case.family not in UNFITTED]).fit()
+    fits = fits_left_out(progress)
+    fit = fits[UNFITTED[0]]
     quantities, told = fit.quantities(), []
     for constant in CONSTANTS:
         files = [resources.folder("engine") / f"{engine}.yaml" for engine in constant.engines]
@@ -46,6 +54,20 @@ def refit() -> list[str]:
             told += _rewritten(path, constant.name, quantities[constant.id])
     for engine in sorted({engine for constant in CONSTANTS for engine in constant.engines}):
         told += _correlated(resources.folder("engine") / f"{engine}.yaml", fit.correlations(engine))
+    doubts = fitted_doubts(residuals(EngineFit(published_cases()), fits))
+    return told + _doubted(resources.folder(FOLDER) / DOUBTS, doubts)
+
+
+def _doubted(path: Path, doubts: Doubts) -> list[str]:
+    """The lines of the doubts replaced; comments stay."""
+    text, told = path.read_text(encoding="utf-8"), []
+    for name, value in doubts.model_dump().items():
+        changed = re.sub(rf"^{name}: .*$", f"{name}: {value}", text, flags=re.MULTILINE)
+        if changed != text:
+            told.append(f"{path.name}: {name} → {value}")
+            text = changed
+    if told:
+        write_whole(path, text)
     return told
 
 
@@ -91,12 +113,28 @@ def write_page(page: Path, progress: Callable[[str, int, int], None] = lambda *_
     try:
         (page.parent / "figures").mkdir(parents=True, exist_ok=True)
         save(accuracy_figure(without), page.parent / "figures" / "accuracy.png")
-        block = f"{BEGIN}\n\n{accuracy_markdown(shipped, without, fit, 'figures/accuracy.png')}\n{END}\n"
-        old = page.read_text(encoding="utf-8") if page.exists() else "# Accuracy\n\n" + BEGIN + END + "\n"
-        marks = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END) + r"\n?", re.DOTALL)
+    except OSError as error:
+        raise _unwritable(page, error) from None
+    _write_between(page, BEGIN, accuracy_markdown(shipped, without, fit, "figures/accuracy.png"))
+    return without
+
+
+def write_unseen(page: Path) -> None:
+    """Puts the scores of the runs never seen between their marks of a page, or on a new page. Raises `SpecError` as above."""
+    _write_between(page, BEGIN_UNSEEN, unseen_markdown(first_scored(), scored_now()))
+
+
+def _write_between(page: Path, begin: str, text: str) -> None:
+    block = f"{begin}\n\n{text}\n{END}\n"
+    try:
+        old = page.read_text(encoding="utf-8") if page.exists() else f"# Accuracy\n\n{begin}{END}\n"
+        marks = re.compile(re.escape(begin) + ".*?" + re.escape(END) + r"\n?", re.DOTALL)
         if not marks.search(old):
-            raise SpecError([Problem(str(page), "", f"must hold the mark {BEGIN}", "", "")])
+            raise SpecError([Problem(str(page), "", f"must hold the mark {begin}", "", "")])
         write_whole(page, marks.sub(lambda _: block, old))
     except OSError as error:
-        raise SpecError([Problem("--page", "", f"must be a file that can be written: {error.strerror}", str(page))]) from None
-    return without
+        raise _unwritable(page, error) from None
+
+
+def _unwritable(page: Path, error: OSError) -> SpecError:
+    return SpecError([Problem("--page", "", f"must be a file that can be written: {error.strerror}", str(page))])
