@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 
 from simulator import resources
 from simulator.acceptance import (
@@ -44,7 +45,7 @@ from simulator.acceptance import (
     survival_from_curve,
     write_trace_file,
 )
-from simulator.acceptance.rates import Rates, decayed, extended, held
+from simulator.acceptance.rates import Rates, decayed, extended, held, nearest_concave
 from simulator.acceptance.streams import UniformStream
 from simulator.spec import SpecError, check, parse_yaml
 
@@ -433,6 +434,18 @@ def test_a_curve_without_noise_gives_back_its_rates(conditional: list[float]) ->
 
 
 @quick
+@given(st.dictionaries(st.integers(1, 16), st.floats(0, 1), min_size=2))
+def test_the_nearest_concave_curve_is_that_of_the_library(points: dict[int, float]) -> None:
+    counts = sorted(points)
+    lengths = np.array([1 + points[count] * count for count in counts])
+    ramps = np.minimum.outer(counts, counts).astype(float)
+    weights, distance = nnls(ramps, lengths - 1)
+    found = nearest_concave(counts, lengths.tolist())
+    assert found == pytest.approx((1 + ramps @ weights).tolist(), abs=1e-8)
+    assert math.dist(found, lengths) == pytest.approx(distance, abs=1e-8)
+
+
+@quick
 @given(st.dictionaries(st.integers(1, 8), st.floats(0, 1), min_size=1))
 def test_any_possible_curve_gives_rates_that_never_rise(points: dict[int, float]) -> None:
     survival = survival_from_curve({count: 1 + share * count for count, share in points.items()})
@@ -669,7 +682,7 @@ def test_trace_and_profile_paths_start_at_the_document(tmp_path: Path) -> None:
         ("acceptance_rate: 1.2", "acceptance.acceptance_rate: must be at most 1 (got 1.2)"),
         ("acceptance_rate: 70%", "must be a number without unit: write 0.7"),
         ("acceptance_rates: [0.7]", "unknown key"),
-        ("conditional_acceptance_rates: []", "acceptance.conditional_acceptance_rates: must have at least 1 entries"),
+        ("conditional_acceptance_rates: []", "acceptance.conditional_acceptance_rates: must have at least 1 entry"),
         ("conditional_acceptance_rates: [0.7, -0.1]", "acceptance.conditional_acceptance_rates[1]: must be at least 0"),
         ("acceptance_rates_per_position: [0.5, 0.6]", "must never rise: position 1 (0.6)"),
         ("mean_acceptance_length: 4.2", "acceptance.mean_acceptance_length: must be between 1 and 4"),
@@ -701,7 +714,7 @@ def test_a_section_that_cannot_be_is_refused_with_place_bound_and_nearest_name(t
     ("line", "message"),
     [
         ("mean_acceptance_lengths: {2: 3.5}", "τ must be between 1 and 3 at 2 speculative tokens, bonus included (got 3.5)"),
-        ("mean_acceptance_lengths: {}", "must have at least 1 entries"),
+        ("mean_acceptance_lengths: {}", "must have at least 1 entry"),
         (
             "contexts: {num_speculative_tokens: 1, mean_acceptance_length: {100: 1.5, 200: 2.5}}",
             "must be between 1 and 2 (got 2.5)",

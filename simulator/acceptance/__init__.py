@@ -14,7 +14,15 @@ from simulator.acceptance.population import (
     equal_mixture,
     spread_over_requests,
 )
-from simulator.acceptance.profiles import AcceptanceBand, Profile, ProfileSpec, band_for, read_profile, shipped_profiles
+from simulator.acceptance.profiles import (
+    AcceptanceBand,
+    Profile,
+    ProfileSpec,
+    band_for,
+    measured_lengths,
+    read_profile,
+    shipped_profiles,
+)
 from simulator.acceptance.rates import (
     AcceptanceCounters,
     conditional_from_survival,
@@ -55,6 +63,7 @@ __all__ = [
     "conditional_from_survival",
     "equal_mixture",
     "load_trace",
+    "measured_lengths",
     "read_profile",
     "read_trace_file",
     "resolve_acceptance",
