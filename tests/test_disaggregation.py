@@ -339,6 +339,9 @@ def test_capacity_counts_the_devices_of_both_sides_and_needs_the_level_of_both()
         capacity(asked({"instances": n, "tensor_parallel_size": 2}, workload=few, **level), repetitions=1).plain for n in (1, 2)
     ]
     assert [row.devices for row in found] == [3, 5]
+    priced = asked({"hardware": "l40s"}, workload=few, planning={"price_per_gpu_hour": 2.0}, **level)
+    said = capacity(priced, repetitions=1).warnings
+    assert any("price_per_gpu_hour is taken for every device" in text for text in said)
     assert 1.3 < (found[1].rate_per_s or 0) / (found[0].rate_per_s or 1) <= 2.2
     assert all(row.analytic is not None and 0.5 < row.analytic.rate_per_s / (row.rate_per_s or 1) < 2 for row in found)
 
