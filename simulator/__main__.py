@@ -97,6 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _clean_up_on_signals()
     try:
         code = command.main(args=None if arguments is None else list(arguments), prog_name="specsim", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except SpecError as error:
         for problem in error.problems:
@@ -110,9 +112,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ArithmeticError, MemoryError) as error:
         err.print(Text(f"a number in the input is too large or too small to compute with: {error or type(error).__name__}"))
     except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the reader is gone: nothing more to say
+        _say_no_more()
         return 0
+    except OSError as error:
+        _say_no_more()
+        place = f"{error.filename}: " if error.filename else "the results: "
+        err.print(Text(f"{place}cannot be read or written: {(error.strerror or str(error)).lower()}"))
     return 2
+
+
+def _say_no_more() -> None:
+    """The reader is gone, or there is no room: what is still to be flushed at the end would fail again."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
 if __name__ == "__main__":
