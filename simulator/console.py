@@ -20,6 +20,7 @@ from simulator.spec import Problem, SpecError
 from simulator.whole_file import write_whole
 
 if TYPE_CHECKING:
+    from simulator.interchange.engine_settings import Snippet
     from simulator.simulation import Progress
 
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -65,6 +66,14 @@ def print_titled_tables(console: Console, tables: Iterable[tuple[str, Sequence[s
     for title, header, rows in tables:
         console.print(Text(title, style="bold"))
         print_table(console, header, rows)
+
+
+def print_snippets(console: Console, snippets: Iterable[Snippet]) -> None:
+    """Settings to paste, unwrapped, each under its engine and file."""
+    for snippet in snippets:
+        console.print(Text(f"# {snippet.engine}{', ' + snippet.file if snippet.file else ''}", style="dim"))
+        sys.stdout.flush()
+        sys.stdout.write(snippet.text.rstrip() + "\n")
 
 
 def print_notes(console: Console, notes: Iterable[str], warnings: Iterable[str]) -> None:

@@ -21,9 +21,12 @@ Rounds = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class PolicySpec(Spec):
-    """What every policy has. switch_s: seconds that the engine stands still whenever γ changes. It is 0 unless stated, as nobody
-    published one: graphs of every γ are taken as captured, up to the engine's largest size, and the draft's cache is kept while
-    it is off (which steps without drafts pay for)."""
+    """What every policy has. switch_s: seconds that the engine stands still whenever γ changes.
+
+    It is 0 unless stated, because nothing is left to do then: while it is off the drafter still takes in every new token, which
+    steps without drafts pay for (vLLM runs the drafter's first pass at γ = 0 to keep its cache in step, vllm#49548), and graphs
+    of every γ of a table are captured at the start (vllm#45953, sglang#24055, TensorRT-LLM#10860), up to the engine's largest.
+    """
 
     kind: str
     switch_s: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -37,6 +40,10 @@ class PolicySpec(Spec):
     def largest(self) -> int | None:
         """The largest γ that the policy itself states, None where it takes the scenario's."""
         return None
+
+    def pauses(self, largest_batch: int) -> bool:  # noqa: ARG002
+        """Whether it may draft nothing for a while, at batches up to the largest."""
+        return self.kind != "fixed"
 
     def engine_table(self, gamma: int) -> tuple[tuple[int, int, int], ...] | None:  # noqa: ARG002
         """γ by batch as engines take it, of a policy in `SETTABLE`; None where γ is fixed."""
@@ -76,6 +83,9 @@ class ByBatch(PolicySpec):
     def largest(self) -> int:
         return max(gamma for _, _, gamma in self.table)
 
+    def pauses(self, largest_batch: int) -> bool:
+        return any(gamma == 0 for _, _, gamma in whole_table(self.table, largest_batch))
+
     def engine_table(self, gamma: int) -> tuple[tuple[int, int, int], ...]:  # noqa: ARG002
         return self.table
 
@@ -95,6 +105,9 @@ class OffAbove(PolicySpec):
 
     kind: Literal["off_above"] = "off_above"
     batch: Annotated[int, Field(ge=1, le=65536)]
+
+    def pauses(self, largest_batch: int) -> bool:
+        return self.batch < largest_batch
 
     def engine_table(self, gamma: int) -> tuple[tuple[int, int, int], ...]:
         return ((1, self.batch, gamma),)

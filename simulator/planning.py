@@ -12,9 +12,12 @@ from simulator.spec import Spec
 
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 HEAD_ROOM = 0.2
-# What an idle device draws of its TDP; data-centre devices with loaded weights are seen at 10 to 20 %. Assumed, as the whole
-# estimate of energy is: a decoding device draws less than its TDP.
-IDLE_POWER_SHARE = 0.15
+# What a device draws of its TDP, (typical, least, most). Busy: H100 SXM serving language models at 267 to 680 W of 700 W, over
+# eight models and batches of 1 to 128 (serialalice.pt, 2026); 300 W at batch 1 and 600 W at batch 128 (ML.ENERGY Benchmark 3.0,
+# as quoted by vllm-sr-sim). Idle with weights loaded: 80 W of an H200's 700 W (serialalice.pt); the fifth is assumed, as is that
+# other devices are like these.
+BUSY_POWER_SHARE = (0.86, 0.38, 0.97)
+IDLE_POWER_SHARE = (0.15, 0.11, 0.20)
 
 
 class PlanningSpec(Spec):
@@ -53,8 +56,8 @@ class Fleet:
     """Copies of a deployment that serve a demand together, and what they cost.
 
     devices: all of them. load: share of the sustainable rate that each copy carries. cost_per_million_tokens: of output, at this
-    demand. energy_per_token_j: an estimate, joules per output token from TDP and busy time at the sustainable rate; cost and
-    energy are None without a price or a TDP.
+    demand. energy_per_token_j: joules of the devices per output token, from TDP and busy time at the sustainable rate: an
+    estimate, (typical, least, most). Cost and energy are None without a price or a TDP.
     """
 
     copies: int
@@ -62,7 +65,7 @@ class Fleet:
     load: float
     cost_per_hour: float | None
     cost_per_million_tokens: float | None
-    energy_per_token_j: float | None
+    energy_per_token_j: tuple[float, float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +80,26 @@ class Copy:
     tdp_w: float | None
 
     @property
-    def energy_per_token_j(self) -> float | None:
-        """Busy at TDP, idle at `IDLE_POWER_SHARE` of it: an estimate, high for decoding, which is bound by memory."""
+    def energy_per_token_j(self) -> tuple[float, float, float] | None:
+        """(typical, least, most), by `BUSY_POWER_SHARE` and `IDLE_POWER_SHARE` of TDP."""
         if self.tdp_w is None or self.output_tokens_per_s <= 0:
             return None
-        return self.tdp_w * (self.busy_fraction + IDLE_POWER_SHARE * (1 - self.busy_fraction)) / self.output_tokens_per_s
+        per_token_s = self.tdp_w / self.output_tokens_per_s
+        typical, least, most = (
+            per_token_s * (busy * self.busy_fraction + idle * (1 - self.busy_fraction))
+            for busy, idle in zip(BUSY_POWER_SHARE, IDLE_POWER_SHARE, strict=True)
+        )
+        return typical, least, most
 
     def fleet(self, demand_per_s: float, mean_output_tokens: float, planning: PlanningSpec) -> Fleet:
         """As many copies as the demand needs, each with its head-room.
 
         >>> one = Copy(rate_per_s=5.0, output_tokens_per_s=1000.0, devices=4, busy_fraction=1.0, tdp_w=2800.0)
         >>> found = one.fleet(10.0, 200.0, PlanningSpec(head_room=0.2, price_per_gpu_hour=3.0))
-        >>> found.copies, found.devices, found.cost_per_hour, found.cost_per_million_tokens, found.energy_per_token_j
-        (3, 12, 36.0, 5.0, 2.8)
+        >>> found.copies, found.devices, found.cost_per_hour, found.cost_per_million_tokens
+        (3, 12, 36.0, 5.0)
+        >>> [round(joules, 2) for joules in found.energy_per_token_j]
+        [2.41, 1.06, 2.72]
         """
         # The head-room's own rounding must not ask for one copy more.
         copies = max(math.ceil(demand_per_s / (self.rate_per_s * (1 - planning.head_room)) - 1e-9), 1)

@@ -20,6 +20,7 @@ from simulator.spec import Spec, check, load_yaml
 
 Count = Annotated[int, Field(ge=1)]
 AttentionRegime = Literal["split_kv", "serial_walk", "kv_reread"]
+KVTransferKind = Literal["after_prompt", "by_chunk", "by_layer"]
 
 
 class GraphLadder(Spec):
@@ -115,7 +116,9 @@ class ServingEngine(Spec):
     launch_per_layer_s: host time to launch one layer without a captured graph; a pass then takes at least
     layers × this. sampler_passes / rejection_passes: passes over rows × vocabulary in 32 bit. ngram_lookup_s: CPU time
     per request and round. draft_cache: how the draft's cache follows the accepted tokens: `padded` first pass over
-    γ+1 rows, `catch_up` one more row after full acceptance, `extra_pass` γ+1 passes a round. admission: what of a request
+    γ+1 rows, `catch_up` one more row after full acceptance, `extra_pass` γ+1 passes a round. draft_cache_when_off: whether the
+    drafter takes in the tokens of steps that draft nothing; where it does not, requests that live through them are accepted less
+    ever after, which is warned of and not priced. admission: what of a request
     must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`. fitted_on: architectures of devices
     (`HardwareProfile.architecture`) on whose published runs its constants were fitted; elsewhere they are less sure.
     verification_graphs: those of passes with several rows a sequence, where they are not `graphs`.
@@ -127,6 +130,9 @@ class ServingEngine(Spec):
     prefix_caching: finds the blocks of prompts again that begin alike, unless a scenario says otherwise. Of what is found,
     `prefix_recomputed_blocks` are computed again under drafters that read the target's states (EAGLE, MTP, block): those are not
     kept. prefix_cache_covers_draft: the draft's KV lies in the same blocks; else it takes in every prompt from its beginning.
+    kv_transfer: where prompts are computed on instances of their own, how their caches move (`serving.kv_transfer`); None: it
+    does not serve so. prefill_makes_first_token: those instances do, and it moves with the cache; else the last token of the
+    prompt is computed again where the answer is.
     pipeline_in_flight: keeps a batch in every pipeline stage; without, one batch passes them all. pipeline_methods: ways of
     speculation that it runs over pipeline stages, all where absent.
     """
@@ -151,6 +157,7 @@ class ServingEngine(Spec):
     rejection_passes: Quantity
     ngram_lookup_s: Quantity
     draft_cache: Literal["padded", "catch_up", "extra_pass"]
+    draft_cache_when_off: Literal["kept", "skipped"] = "kept"
     graphs: GraphLadder | None = None
     verification_graphs: GraphLadder | None = None
     attention: tuple[AttentionRule, ...]
@@ -166,6 +173,8 @@ class ServingEngine(Spec):
     prefix_caching: bool = False
     prefix_recomputed_blocks: Annotated[int, Field(ge=0)] = 0
     prefix_cache_covers_draft: bool = True
+    kv_transfer: KVTransferKind | None = None
+    prefill_makes_first_token: bool = False
     pipeline_in_flight: bool = True
     pipeline_methods: tuple[str, ...] | None = None
     prefill_first: bool
@@ -228,9 +237,12 @@ def _sizes(listed: tuple[int, ...], step: int, largest: int) -> tuple[int, ...]:
 
 
 def captured_rows(engine: ServingEngine, rows: int, sequences: int, prompts: bool = False) -> int | None:
-    """Rows of the captured graph that serves `rows` of `sequences`, or None where the pass runs eagerly."""
+    """Rows of the captured graph that serves `rows` of `sequences`, or None where the pass runs eagerly.
+
+    With prompts `rows` are more than one a sequence, and how many sequences there are does not matter.
+    """
     ladder = engine.graphs
-    if ladder is not None and rows > sequences and engine.verification_graphs is not None:
+    if ladder is not None and (prompts or rows > sequences) and engine.verification_graphs is not None:
         ladder = engine.verification_graphs
     if ladder is None:
         return None

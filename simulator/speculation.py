@@ -26,6 +26,7 @@ Method = Literal[
     "none", "draft_model", "eagle", "eagle3", "medusa", "hydra", "mtp", "ngram", "suffix", "block", "layer_skip", "sparse_kv"
 ]  # fmt: skip
 METHODS: tuple[Method, ...] = get_args(Method)
+METHOD_NAMES = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "ngram": "n-gram lookup", "draft_model": "a draft model"}
 # Methods whose drafter is a module trained for its target, and the families of modules that serve them.
 HEAD_FAMILIES: dict[str, tuple[str, ...]] = {
     "eagle": ("eagle",), "eagle3": ("eagle3",), "medusa": ("medusa", "mlp_speculator"), "hydra": ("hydra",), "mtp": ("mtp",),

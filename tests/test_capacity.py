@@ -16,11 +16,11 @@ from simulator.cost.uncertainty import Estimate
 from simulator.planning import PlanningSpec
 from simulator.questions.capacity import CapacityAnswer, capacity
 from simulator.questions.sustained import Sustained, at_rate, unit_stream
-from simulator.reports import capacity_sentences, capacity_tables
+from simulator.reports.capacity import capacity_notes, capacity_sentences, capacity_tables
 from simulator.scenario import Scenario, scenario_of
-from simulator.simulation import Server
+from simulator.simulation import Server, saturation_of
 from simulator.spec import SpecError, parse_yaml
-from simulator.workload import requests_of
+from simulator.workload import again, requests_of
 
 BASE = {
     "hardware": "h100_sxm",
@@ -114,6 +114,34 @@ def test_more_kv_memory_never_lowers_the_rate():
     assert rates[0] < 0.8 * rates[-1]
 
 
+def test_under_a_level_of_time_per_token_alone_fewer_at_once_carry_more_and_that_is_said():
+    """What waits is not limited, and a small batch is quick; a limit on the first token takes that gain away."""
+    quick, both = {"tpot_p90_s": 0.012}, {"tpot_p90_s": 0.012, "ttft_p90_s": 0.1}
+    bursts = {**BASE["workload"], "arrivals": {"process": "gamma", "rate_per_s": 8.0, "burstiness": 20.0}, "num_requests": 150}
+    many, few = ({"workload": bursts, "limits": {"max_num_seqs": size}} for size in (256, 32))
+    assert plain(quick, **few) > 1.3 * plain(quick, **many)
+    assert plain(both, **few) < 0.8 * plain(quick, **few)
+    for level, said in ((quick, True), (both, False)):
+        answer = capacity(scenario(speculation=None, acceptance=None, service_level=level), repetitions=1)
+        assert any("limits.max_num_seqs" in note for note in capacity_notes(answer)) == said
+
+
+@pytest.mark.parametrize("prompt", [2000, {"distribution": "lognormal", "median": 400, "p90": 1200}])
+def test_just_below_saturation_queues_do_not_grow_and_just_above_they_do(prompt):
+    """Saturation is what a long run of the same requests says: an independent check of how it is measured."""
+    lengths = {"prompt": prompt, "output": 60}
+    asked = scenario(speculation=None, acceptance=None, service_level=None, workload={**BASE["workload"], "lengths": lengths})
+    server, own = Server.of(asked), requests_of(asked.file.workload, 5)
+    full = saturation_of(server, own).per_s
+    waits = {}
+    for share in (0.92, 1.1):
+        again_and_again = tuple(again(r, i, i // len(own), i / (share * full)) for i, r in enumerate(own * 8))
+        queueing = np.array([record.queueing_s for record in server.run(again_and_again).records])
+        waits[share] = [part.mean() for part in np.array_split(queueing, 4)]
+    assert waits[0.92][3] < 0.5
+    assert waits[1.1][3] > waits[1.1][1] + 0.5
+
+
 def test_the_share_of_good_requests_is_a_limit_too():
     level = {"tpot_p50_s": 0.015, "ttft_p50_s": 0.1}
     loose, strict = (
@@ -185,8 +213,9 @@ def test_copies_carry_the_demand_with_head_room_and_cost_what_they_cost(answer):
         assert fleet.copies * row.rate_per_s * 0.8 >= 100.0 > (fleet.copies - 1) * row.rate_per_s * 0.8
         assert fleet.cost_per_hour == 3.0 * fleet.devices
         assert fleet.cost_per_million_tokens == pytest.approx(fleet.cost_per_hour / (100.0 * 80 * 3600) * 1e6)
-        # An upper bound by TDP: one H100 at 700 W over its tokens per second.
-        assert fleet.energy_per_token_j <= 700 / (0.99 * row.rate_per_s * 80)
+        # One H100 of 700 W over its tokens per second: never more than all of it, never less than idling.
+        typical, least, most = fleet.energy_per_token_j
+        assert 0.11 * 700 / (row.rate_per_s * 80) < least < typical < most < 700 / (0.99 * row.rate_per_s * 80)
 
 
 def test_a_run_too_short_to_tell_says_so():
@@ -256,7 +285,9 @@ def test_the_command_prints_verdict_and_tables_and_writes_the_data(small_file, t
     text = capsys.readouterr().out
     assert "requests per second instead of" in text.splitlines()[0]
     assert "too short to tell" in text
-    assert all(len(line) <= 100 for line in text.splitlines())
+    assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith("--speculative-config"))
+    assert "# vllm\n--speculative-config" in text
+    assert (tmp_path / "vllm_flags.txt").read_text().strip() in text
     written = json.loads((tmp_path / "capacity.json").read_text())
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert 'aria-label="Latency against request rate' in page

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from simulator import prediction
 from simulator.__main__ import app
 from simulator.cost import drafting
 from simulator.hardware import HardwareOverride, find_hardware, override
+from simulator.prediction import resolving
 from simulator.spec import check, parse_yaml
 
 TEXT = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -78,7 +78,7 @@ def test_the_new_method_is_priced_by_the_command_shown(monkeypatch: pytest.Monke
     """The text's two edits, undone afterwards: its function, and the name as `Method` would hold it."""
     section = "Adding a drafting method is two edits"
     monkeypatch.setitem(drafting.METHODS, "pairs", drafting.METHODS["draft_model"])
-    monkeypatch.setattr(prediction, "METHODS", (*prediction.METHODS, "pairs"))
+    monkeypatch.setattr(resolving, "METHODS", (*resolving.METHODS, "pairs"))
     exec(compile(blocks(section, "python")[0], "docs/extending.md", "exec"), {})
     command = blocks(section, "sh")[0].split()[1:]
     r = {}

@@ -15,8 +15,10 @@ import pytest
 from simulator import resources
 from simulator.architecture import find_model
 from simulator.cost.deployment import Deployment
-from simulator.cost.forward import ForwardCost, PassCost, uniform_pass
+from simulator.cost.forward import ForwardCost
+from simulator.cost.forward_pass import uniform_pass
 from simulator.cost.roofline import gemm, serial_walk_attention, split_kv_attention, walk_s
+from simulator.cost.terms import PassCost
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.hardware import (
     BY_TYPE,
@@ -503,7 +505,7 @@ def test_rows_that_no_tile_pads_cost_their_own_arithmetic() -> None:
     for tile in (1.0, 64.0):
         hardware = _overridden(f"hardware: {{base: xeon_8480, attention_tile_rows: {tile}, attention_flops_fraction: 0.001}}")
         cost = ForwardCost(find_model("Qwen/Qwen3-8B"), hardware, find_engine("generic"), 1, "bf16", "bf16")
-        one, four = (cost.attention_term(uniform_pass(1, rows, 4096, None)).seconds for rows in (1, 4))
+        one, four = (cost.attention.term(uniform_pass(1, rows, 4096, None)).seconds for rows in (1, 4))
         attention[tile] = four / one
     assert attention[1.0] > 2.5
     assert attention[64.0] == pytest.approx(1.0)

@@ -13,7 +13,6 @@ from simulator.serving.policies import DraftPolicy, GoodputPolicy, WindowPolicy,
 from simulator.simulation import Server, SimulationResult, simulate
 from simulator.spec import SpecError, parse_yaml
 from simulator.speculation import Speculation
-from simulator.workload import requests_of
 from tests.test_simulation import BASE, fingerprint, scenario, workload
 
 POLICIES = {
@@ -65,7 +64,7 @@ def test_both_engines_choose_alike_to_the_last_bit(kind, load):
     shape, policy = asked.variants[0]
     law = asked.acceptance(shape.steps).law
     fast, readable = (Server(asked, asked.deployed(shape), shape, law, slow, policy) for slow in (False, True))
-    requests = requests_of(asked.file.workload, asked.file.seed)
+    requests = asked.requests()
     one, other = fast.run(requests), readable.run(requests)
     for name in ("request_id", "first_token_s", "finish_s", "rounds", "draft_rounds", "drafted", "accepted", "preemptions"):
         assert (one.records.column(name) == other.records.column(name)).all(), name
@@ -314,3 +313,40 @@ def test_explain_is_asked_at_what_the_policy_drafts():
     resting = explain(asked, batch=65)
     assert resting.num_speculative_tokens == 5
     assert any("drafts nothing at the mean batch of 65" in warning for warning in resting.warnings)
+
+
+@pytest.mark.parametrize(
+    ("engine", "policy", "warned"),
+    [
+        ("trtllm", {"kind": "off_above", "batch": 8}, True),
+        ("trtllm", {"kind": "off_above", "batch": 256}, False),  # as many as may run
+        ("trtllm", {"kind": "by_batch", "table": [[1, 8, 3], [9, 256, 1]]}, False),
+        ("trtllm", {"kind": "by_batch", "table": [[1, 8, 3]]}, True),
+        ("trtllm", {"kind": "goodput_optimal"}, True),
+        ("trtllm", {"kind": "fixed"}, False),
+        ("vllm", {"kind": "off_above", "batch": 8}, False),
+    ],
+)
+def test_pauses_of_a_drafter_that_misses_their_tokens_are_warned_of(engine, policy, warned):
+    said = [
+        text for text in with_policy(policy, engine=engine).warnings if "does not see the tokens of steps without drafts" in text
+    ]
+    assert bool(said) == warned
+
+
+def test_a_drafter_without_a_cache_misses_nothing():
+    heads = {"method": "medusa", "drafter": None, "num_speculative_tokens": 3}
+    asked = with_policy({"kind": "off_above", "batch": 8}, engine="trtllm", speculation=heads)
+    assert not any("does not see" in text for text in asked.warnings)
+
+
+def test_switching_on_costs_nothing_because_resting_kept_the_cache():
+    """A long rest and none pay the same first round: what is owed was paid by the steps in between."""
+    asked = with_policy({"kind": "by_batch", "table": [[1, 3, 3]]})
+    steps = simulate(asked).comparisons[0].variant.result.steps
+    drafting, decoding = steps.column("drafted") > 0, steps.column("decode_sequences") > 0
+    upkeep = steps.term("draft_cache_upkeep")
+    assert (upkeep[decoding & ~drafting] > 0).all()
+    assert (upkeep[drafting] == 0).all()
+    assert (decoding & ~drafting).any()
+    assert drafting.any()

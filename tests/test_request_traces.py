@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from simulator import resources
-from simulator.interchange.request_traces import index_of_dispersion, profile_of, profile_yaml, read_request_trace, request_source
+from simulator.interchange.request_traces import read_request_trace, request_source
+from simulator.interchange.workload_profiles import index_of_dispersion, profile_of, profile_yaml
 from simulator.spec import Problem, SpecError, check, parse_yaml
 from simulator.workload import RequestTrace, WorkloadProfile, WorkloadSpec, load_workload_profile, profile_ids, requests_of
 

@@ -30,9 +30,11 @@ from simulator.serving import (
 )
 from simulator.serving.arrivals import OpenLoop
 from simulator.serving.kv_cache import KVCache
+from simulator.serving.plan import StepPlan
 from simulator.serving.record import Floats
 from simulator.serving.replica import Replica
-from simulator.serving.scheduler import Scheduler, SequenceState, StepPlan
+from simulator.serving.scheduler import Scheduler
+from simulator.serving.sequence import SequenceState
 from simulator.workload import Request, ServiceLevel
 
 RULES = BatchingRules(max_num_seqs=8, max_num_batched_tokens=64, max_model_len=200, total_blocks=50, lookahead_slots=no_lookahead)

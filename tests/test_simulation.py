@@ -290,6 +290,13 @@ WALKED = {
     "target": {"model": "Qwen/Qwen3-4B"},
     "speculation": {"method": "eagle3", "num_speculative_tokens": 3},
 }
+
+
+def apart(**prefill):
+    """Prompts computed on an instance of their own."""
+    return {"parallel": {"disaggregated_prefill": prefill}, "workload": LONG}
+
+
 BINDING = {
     "hardware": ({}, {"hardware": "h200_sxm"}),
     "hardware.memory_bytes": (TIGHT, {"hardware": {"base": "h100_sxm", "memory_bytes": 60e9}}),
@@ -320,6 +327,16 @@ BINDING = {
     "parallel.data_parallel_size": ({"workload": workload("closed_loop", users=6)}, {"parallel": {"data_parallel_size": 2}, "workload": workload("closed_loop", users=6)}),
     "parallel.router": ({"parallel": {"data_parallel_size": 2}, "workload": LONG}, {"parallel": {"data_parallel_size": 2, "router": "least_outstanding"}, "workload": LONG}),
     "parallel.further_replicas": ({}, {"parallel": {"further_replicas": ({"hardware": "l40s"},)}}),
+    "parallel.disaggregated_prefill": ({}, apart()),
+    "parallel.disaggregated_prefill.instances": (apart(), apart(instances=2)),
+    "parallel.disaggregated_prefill.hardware": (apart(), apart(hardware="l40s")),
+    "parallel.disaggregated_prefill.tensor_parallel_size": (apart(), apart(tensor_parallel_size=4)),
+    "parallel.disaggregated_prefill.max_num_batched_tokens": (apart(), apart(max_num_batched_tokens=256)),
+    "parallel.disaggregated_prefill.router": (apart(instances=2), apart(instances=2, router="least_outstanding")),
+    "parallel.disaggregated_prefill.link": (apart(), apart(link="intra_node")),
+    "parallel.disaggregated_prefill.link.bandwidth_bytes_per_s": (apart(link={"bandwidth_bytes_per_s": 1e10}), apart(link={"bandwidth_bytes_per_s": 1e9})),
+    "parallel.disaggregated_prefill.link.latency_s": (apart(link={"bandwidth_bytes_per_s": 1e10}), apart(link={"bandwidth_bytes_per_s": 1e10, "latency_s": 0.01})),
+    "parallel.disaggregated_prefill.kv_transfer": (apart(), apart(kv_transfer="by_layer")),
     "parallel.expert_parallel": (SPREAD, {**SPREAD, "parallel": {"data_parallel_size": 4, "nodes": 2}}),
     "parallel.nodes": ({"parallel": {"tensor_parallel_size": 4}}, {"parallel": {"tensor_parallel_size": 4, "nodes": 2}}),
     "hardware.inter_node_bandwidth_bytes_per_s": (SPREAD, {**SPREAD, "hardware": {"base": "h200_sxm", "inter_node_bandwidth_bytes_per_s": 1e9}}),
@@ -390,11 +407,15 @@ SLOWER = (
     "workload.arrivals.rate_per_s", "workload.arrivals.users", "workload.lengths", "limits.max_num_seqs", "speculation.draft_layers",
     "hardware.expert_bandwidth_fraction", "hardware.expert_overhead_s", "hardware.state_overhead_s", "hardware.state_row_s",
     "acceptance.structured_output", "limits.prefix_caching", "hardware.host_link_bandwidth_bytes_per_s",
+    "parallel.disaggregated_prefill.hardware", "parallel.disaggregated_prefill.link.bandwidth_bytes_per_s",
+    "parallel.disaggregated_prefill.link.latency_s", "parallel.disaggregated_prefill.max_num_batched_tokens",
 )  # fmt: skip
 FASTER = (
     "hardware", "hardware.memory_bytes", "parallel.tensor_parallel_size", "target.weights", "target.kv_cache",
     "speculation.drafter_weights", "limits.gpu_memory_utilization", "speculation.draft_kv_tokens", "hardware.expert_row_correlation",
     "hardware.grouped_routing_correlation", "hardware.walk_copy_free_bytes", "workload.shared_prefix_tokens",
+    "parallel.disaggregated_prefill.instances", "parallel.disaggregated_prefill.tensor_parallel_size",
+    "parallel.disaggregated_prefill.link", "parallel.disaggregated_prefill.kv_transfer",
 )  # fmt: skip
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from simulator.architecture import find_model
 from simulator.cost.deployment import Deployment
-from simulator.cost.forward import ForwardCost, uniform_pass
+from simulator.cost.forward import ForwardCost
+from simulator.cost.forward_pass import uniform_pass
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.hardware import find_hardware
 from simulator.serving_engine import find_engine

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -224,10 +225,78 @@ def test_a_bad_cell_says_why_and_the_others_are_answered() -> None:
     result = sweeping.sweep(grid("predict", "batch=1", "engine=vllm,no_such_engine,sglang"), jobs=1)
     assert [bool(outcome.rows) for outcome in result.outcomes] == [True, False, True]
     assert "must be a known engine profile" in result.outcomes[1].failed
-    assert result.failures == [(result.outcomes[1].failed, 1)]
+    (failure,) = result.failures
+    assert (failure.reason, failure.first, failure.cells) == (result.outcomes[1].failed, result.grid.cells[1], 1)
     rows = list(csv.DictReader(io.StringIO(table(result))))
     assert [row["engine"] for row in rows] == ["vllm", "no_such_engine", "sglang"]
     assert [bool(row["failed"]) for row in rows] == [False, True, False]
+
+
+SWEPT = (
+    SCENARIO
+    + """sweep:
+  question: predict
+  set:
+    batch: [0, 2]
+    speculation.num_speculative_tokens: [2, 99]
+"""
+)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_failed_cell_names_its_key_and_the_line_or_flag_that_set_it(tmp_path: Path, jobs: int) -> None:
+    path = tmp_path / "swept.yaml"
+    path.write_text(SWEPT, encoding="utf-8")
+    code, shown = run_quietly(["sweep", str(path), "--jobs", str(jobs)])
+    assert code == 0
+    assert f"{path}:16: batch: must be at least 1 (got 0)" in shown
+    assert f"{path}:17: speculation.num_speculative_tokens: must be at most 64 (got 99)" in shown
+    assert "first at batch=0, speculation.num_speculative_tokens=2" in shown
+    code, shown = run_quietly(["sweep", str(path), "--set", "batch=0,4", "--jobs", str(jobs)])
+    assert (code, "--set: batch: must be at least 1 (got 0)" in shown) == (0, True)
+
+
+def test_a_key_that_changes_no_answer_is_told() -> None:
+    result = sweeping.sweep(grid("predict", "batch=1,8", "seed=1,2", "speculation.num_speculative_tokens=1,2"), jobs=1)
+    assert sweeping.idle_keys(result) == ["seed"]
+
+
+POLICIES = """[{kind: fixed}, {kind: by_batch, table: [[1, 8, 4], [9, 64, 1]]}, {kind: off_above, batch: 32},
+  {kind: goodput_optimal}, {kind: acceptance_window, least: 2.5}, {kind: by_context, table: [[0, 1000, 2], [1001, 9000, 4]]}]"""
+
+
+@pytest.mark.parametrize("question", ["predict", "break-even"])
+def test_every_policy_has_a_row_of_what_it_drafts_there(question: str) -> None:
+    text = SCENARIO.replace("num_speculative_tokens: 2}", f"num_speculative_tokens: 3, policy: {POLICIES}}}")
+    asked = grid(question, "limits.max_num_seqs=128", *(["batch=1,8,64,128"] if question == "predict" else []), text=text)
+    rows = [row for outcome in sweeping.sweep(asked, jobs=1).outcomes for row in outcome.rows]
+    assert rows
+    own = rows[0]["context_tokens"]
+    drafted: dict[str, dict[int, int]] = {}
+    for row in rows:
+        if row.get("policy") and row["context_tokens"] in (own, 310):
+            drafted.setdefault(row["policy"], {})[row["batch_size"]] = row["gamma"]
+    assert {b: drafted["γ by batch, up to 4"][b] for b in (1, 8, 64, 128)} == {1: 4, 8: 4, 64: 1, 128: 0}
+    assert {b: drafted["γ = 3, off above batch 32"][b] for b in (1, 64)} == {1: 3, 64: 0}
+    goodput = [drafted["goodput-optimal, γ ≤ 3"][b] for b in (1, 8, 64, 128)]
+    assert goodput == sorted(goodput, reverse=True)
+    assert drafted["γ by context, up to 4"][8] == 2
+    assert drafted["γ = 3, off below τ = 2.5"][8] == 0  # 1 + 0.6 + 0.36 + 0.216 = 2.18
+    best = max((row for row in rows if row["batch_size"] == 128), key=lambda row: row["speedup"])
+    resting = [row for row in rows if row.get("policy") and row["gamma"] == 0 and row["batch_size"] == 128]
+    assert all(0.9 < row["speedup"] < 1 < best["speedup"] for row in resting)
+
+
+def test_a_policy_without_acceptance_is_refused_where_its_answer_would_depend_on_it() -> None:
+    text = SCENARIO.replace("num_speculative_tokens: 2}", "num_speculative_tokens: 3, policy: {kind: goodput_optimal}}")
+    result = sweeping.sweep(grid("predict", "acceptance=null", text=text), jobs=1)
+    assert "acceptance: must be given: what a policy gains depends on it" in result.outcomes[0].failed
+
+
+def test_a_key_below_a_list_is_to_be_set_as_a_whole() -> None:
+    text = SCENARIO.replace("num_speculative_tokens: 2}", f"num_speculative_tokens: 3, policy: {POLICIES}}}")
+    with pytest.raises(SpecError, match=r"speculation.policy.batch: must be set as a whole, speculation.policy=…"):
+        grid("run", "speculation.policy.batch=8,16", text=text)
 
 
 def test_a_fault_of_the_moment_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,35 +406,49 @@ def test_two_sweeps_never_write_one_file_at_a_time(tmp_path: Path) -> None:
         sweeping.sweep(grid(), tmp_path, jobs=1)
 
 
+KILLED_CELLS = 200
+# Long prompts, answers of two tokens and nothing drafted: the cheapest cells to simulate.
+CHEAP = """
+hardware: h100_sxm
+engine: vllm
+target: {model: meta-llama/Llama-3.1-8B-Instruct}
+workload:
+  arrivals: {process: poisson, rate_per_s: 10}
+  lengths: {prompt: 3000, output: 2}
+  num_requests: 8
+"""
+
+
 def test_a_killed_sweep_goes_on_where_it_was_and_ends_with_the_same_files(tmp_path: Path) -> None:
-    """30 simulated cells on two processes, killed when some are done; then the rest, and the same bytes as without a kill."""
-    (tmp_path / "chat.yaml").write_text(
-        SCENARIO.replace("num_requests: 40", "num_requests: 8").replace("output: 20", "output: 2"), encoding="utf-8"
-    )
-    flags = ["--set", "seed=1..30", "--jobs", "2", "--json"]
-    command = [sys.executable, "-m", "simulator", "sweep", str(tmp_path / "chat.yaml"), *flags, "--out"]
+    """200 simulated cells on two processes, killed at a random moment; then the rest, and the same bytes as without a kill."""
+    (tmp_path / "cheap.yaml").write_text(CHEAP, encoding="utf-8")
+    flags = ["--set", f"seed=1..{KILLED_CELLS}", "--jobs", "2", "--json"]
+    command = [sys.executable, "-m", "simulator", "sweep", str(tmp_path / "cheap.yaml"), *flags, "--out"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     out, kept = tmp_path / "killed", tmp_path / "killed" / "cells.jsonl"
-    # A number that follows from nothing but the process: a moment that no test chose.
-    enough = 1500 + 600 * (os.getpid() % 30)
+    # Drawn anew each time; pytest shows what is printed where the test fails, and FROM_SEED=… draws it again.
+    seed = int(os.environ.get("FROM_SEED") or random.SystemRandom().randrange(2**32))
+    chance = random.Random(seed)
+    cells, further_s = chance.randrange(1, KILLED_CELLS - 20), chance.uniform(0, 0.1)
+    print(f"FROM_SEED={seed}: killed {further_s:.3f} s after {cells} cells")
     process = subprocess.Popen([*command, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
     until = time.monotonic() + 240
-    while (not kept.exists() or kept.stat().st_size < enough) and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.005)
+    while (not kept.exists() or kept.read_bytes().count(b"\n") < cells) and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(further_s)
     process.send_signal(signal.SIGKILL)
     assert process.wait(60) == -signal.SIGKILL
     before = kept.read_bytes().count(b"\n")
-    assert 0 < before < 30
+    assert cells <= before < KILLED_CELLS
     assert not (out / "cells.csv").exists()
     found = json.loads(subprocess.run([*command, str(out)], capture_output=True, env=environment, check=True, timeout=400).stdout)
-    assert len(found["cells"]) == 30
-    assert kept.read_bytes().count(b"\n") == 30
+    assert len(found["cells"]) == KILLED_CELLS
+    assert kept.read_bytes().count(b"\n") == KILLED_CELLS
     lines = [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()]
-    assert len({line["cell"] for line in lines}) == 30
+    assert len({line["cell"] for line in lines}) == KILLED_CELLS
     whole = tmp_path / "whole"
     whole.mkdir()
-    one_process = grid("run", "seed=1..30", text=(tmp_path / "chat.yaml").read_text(encoding="utf-8"))
-    sweeping.write_tables(sweeping.sweep(one_process, jobs=1), whole)
+    sweeping.write_tables(sweeping.sweep(grid("run", f"seed=1..{KILLED_CELLS}", text=CHEAP), jobs=1), whole)
     for name in ("cells.csv", "cells.parquet"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
 
@@ -432,7 +515,7 @@ def test_the_console_shows_a_headline_a_table_and_where_the_rest_is(
         (["--set", "nonsense"], "must be a key and its values"),
         (["--set", "bathc=1", "--set", "engin=vllm"], "did you mean batch?"),
         (["--jobs", "2", "--cluster", "tcp://127.0.0.1:9"], "--jobs: must be left out with --cluster"),
-        (["--set", "engine=nothing_known"], "failed: "),
+        (["--set", "engine=nothing_known"], "8 × failed, first at"),
     ],
 )
 def test_a_wrong_command_is_exit_code_two_and_one_message(chat: Path, flags: list[str], said: str) -> None:

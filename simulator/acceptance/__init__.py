@@ -14,12 +14,18 @@ from simulator.acceptance.population import (
     equal_mixture,
     spread_over_requests,
 )
-from simulator.acceptance.profiles import AcceptanceBand, Profile, ProfileSpec, band_for, read_profile, shipped_profiles
+from simulator.acceptance.profiles import (
+    AcceptanceBand,
+    Profile,
+    ProfileSpec,
+    band_for,
+    measured_lengths,
+    read_profile,
+    shipped_profiles,
+)
 from simulator.acceptance.rates import (
     AcceptanceCounters,
-    ExtensionError,
     conditional_from_survival,
-    extension_errors,
     sglang_acceptance_length,
     survival_from_conditional,
     survival_from_curve,
@@ -39,7 +45,6 @@ __all__ = [
     "BetaAcceptance",
     "Confidence",
     "ContextAcceptance",
-    "ExtensionError",
     "IndependentAcceptance",
     "LengthAt",
     "MarkovAcceptance",
@@ -56,8 +61,8 @@ __all__ = [
     "check_trace_name",
     "conditional_from_survival",
     "equal_mixture",
-    "extension_errors",
     "load_trace",
+    "measured_lengths",
     "read_profile",
     "read_trace_file",
     "resolve_acceptance",

@@ -105,11 +105,14 @@ def _rounds_along(flags: Flags, tokens: int, drafted: int) -> Positions:
     on each takes 1 + `drafted` tokens, up to the next such token.
     """
     starts = np.arange(len(flags) + 1, dtype=np.int32)
-    behind_last_miss = np.zeros_like(starts)
-    np.multiply(starts[1:], ~flags, out=behind_last_miss[1:])
-    np.maximum.accumulate(behind_last_miss, out=behind_last_miss)
-    rounds = np.flatnonzero((starts - behind_last_miss) % (1 + drafted) == 0)
-    return rounds[: 1 + rounds.searchsorted(tokens)]
+    since_miss = np.zeros(len(flags) + 1, dtype=np.int32)
+    np.multiply(starts[1:], ~flags, out=since_miss[1:])
+    np.maximum.accumulate(since_miss, out=since_miss)
+    np.subtract(starts, since_miss, out=since_miss)
+    np.remainder(since_miss, 1 + drafted, out=since_miss)
+    (rounds,) = (since_miss == 0).nonzero()
+    found: Positions = rounds[: 1 + rounds.searchsorted(tokens)]
+    return found
 
 
 def overlapping(row: npt.NDArray[Any], positions: int, depth: int) -> npt.NDArray[Any]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from calibration.choice import Candidate
 from calibration.fit import Law, Parameter
 from simulator.architecture import ModelArchitecture
-from simulator.cost.forward import ForwardCost, ForwardPass, uniform_pass
+from simulator.cost.forward import ForwardCost
+from simulator.cost.forward_pass import ForwardPass, uniform_pass
 from simulator.cost.roofline import gemm
 from simulator.hardware import BY_TYPE, Hardware, Quantity, RowFactors
 from simulator.number_format import FORMATS
@@ -197,7 +198,7 @@ def attention_law(
     def law(values: Mapping[str, float], cells: Sequence[Attention]) -> list[float]:
         device = with_coefficients(hardware, {**(fixed or {}), **values})
         shapes = {cell.shape: ForwardCost(_one_layer(*cell.shape), device, engine, 1, dtype, dtype) for cell in cells}
-        return [shapes[cell.shape].attention_term(cell.forward_pass).seconds for cell in cells]
+        return [shapes[cell.shape].attention.term(cell.forward_pass).seconds for cell in cells]
 
     return law
 

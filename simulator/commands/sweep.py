@@ -12,7 +12,7 @@ import typer
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
 from simulator.console import console_of_stdout, err, print_json, print_sentence, print_table, progress_bars
-from simulator.spec import Document, Problem, SpecError, check
+from simulator.spec import Document, Problem, SpecError, check, shown
 
 if TYPE_CHECKING:
     from simulator.simulation import Progress
@@ -43,12 +43,13 @@ def sweep(
     """A question at every combination of values. With --out each finished cell is kept: stopped or killed, it goes on there."""
     from simulator import sweep as sweeping
     from simulator.scenario import scenario_document
+    from simulator.sweep import idle_keys
 
     grid = _grid(scenario_document(scenario), set_ or [], question)
     if out is not None:
-        from simulator import reports
+        from simulator.reports.files import prepare_directory
 
-        reports.prepare_directory(out)
+        prepare_directory(out)
     if jobs is not None and cluster is not None:
         raise SpecError([Problem("--jobs", "", "must be left out with --cluster, whose workers compute")])
     try:
@@ -63,8 +64,11 @@ def sweep(
         print_json(_json(result))
     else:
         _print(result, written)
-    for reason, count in result.failures[:12]:
-        err.print(f"  {count} × failed: {reason}")
+    for failure in result.failures[:12]:
+        settings = ", ".join(f"{key}={shown(value)}" for key, value in failure.first.settings.items())
+        err.print(f"  {failure.cells} × failed, first at {settings}: {failure.reason}", markup=False)
+    for key in idle_keys(result):
+        err.print(f"  {key} changes no row: {grid.question} does not depend on it here", markup=False)
     if result.failures and all(outcome.failed for outcome in result.outcomes):
         raise typer.Exit(2)
 
@@ -151,7 +155,7 @@ def _plain(name: str) -> Cell:
 
 def _number(name: str, scale: float = 1.0) -> Cell:
     def shown(row: dict[str, Any]) -> str:
-        from simulator.reports import significant
+        from simulator.printed_numbers import significant
 
         value = row.get(name)
         return NOTHING if value is None else significant(scale * value) if isinstance(value, float) else str(value)
@@ -162,7 +166,7 @@ def _number(name: str, scale: float = 1.0) -> Cell:
 def _bounds(name: str) -> Cell:
     def shown(row: dict[str, Any]) -> str:
         from simulator.cost.uncertainty import Estimate
-        from simulator.reports import interval
+        from simulator.plots.words import interval
 
         value, low, high = (row.get(each) for each in (name, f"{name}_low", f"{name}_high"))
         return NOTHING if value is None or low is None or high is None else interval(Estimate(value, low, high))
@@ -171,7 +175,10 @@ def _bounds(name: str) -> Cell:
 
 
 def _gamma(row: dict[str, Any]) -> str:
-    return f"tree {row['tree']}" if row.get("tree") else str(row["gamma"]) if row.get("gamma") else NOTHING
+    """γ or a tree; ``off`` where a policy drafts nothing."""
+    if row.get("tree"):
+        return f"tree {row['tree']}"
+    return str(row["gamma"]) if row.get("gamma") else "off" if row.get("policy") else NOTHING
 
 
 # (heading, cell) beside the keys that vary, by question.
@@ -182,7 +189,9 @@ _COLUMNS: dict[str, tuple[tuple[str, Cell], ...]] = {
         ("tokens/s", _number("output_tokens_per_s")),
     ),
     "predict": (
-        ("γ", _gamma), ("batch", _number("batch_size")), ("R", _number("r")), ("τ", _number("mean_acceptance_length")),
+        ("method", _plain("method")), ("policy", _plain("policy")), ("γ", _gamma),
+        ("batch", _number("batch_size")), ("R", _number("r")),
+        ("τ", _number("mean_acceptance_length")),
         ("speedup", _number("speedup")), ("80 % interval", _bounds("speedup")), ("verdict", _plain("verdict")),
         ("α*", _number("break_even_acceptance_rate")),
     ),
@@ -196,7 +205,8 @@ _COLUMNS: dict[str, tuple[tuple[str, Cell], ...]] = {
         ("devices", _number("devices")),
     ),
     "break-even": (
-        ("γ", _gamma), ("batch", _number("batch_size")), ("context", _number("context_tokens")),
+        ("method", _plain("method")), ("policy", _plain("policy")), ("γ", _gamma),
+        ("batch", _number("batch_size")), ("context", _number("context_tokens")),
         ("α*", _number("break_even_acceptance_rate")), ("τ*", _number("break_even_acceptance_length")),
         ("speedup", _number("speedup")),
     ),

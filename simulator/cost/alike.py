@@ -19,37 +19,37 @@ _USES_BEFORE_RECORDING = 4
 
 
 class PromptsBeside:
-    """What chunks of prompts add to rounds alike: by the formulas, or by a replay where as many are asked for often."""
+    """What chunks of prompts add to rounds alike of any number of sequences: by the formulas, or by a replay where as many chunks
+    come often."""
 
     def __init__(self, formulas: Callable[..., NamedSeconds]):
         self._formulas = formulas
-        self._uses: Counter[int] = Counter()  # by number of chunks
-        self._replays: dict[int, tuple[list[str], Callable[..., tuple[Any, ...]]] | None] = {}
+        self._uses: Counter[tuple[int, bool]] = Counter()  # by number of chunks, and whether any sequence decodes
+        self._replays: dict[tuple[int, bool], tuple[list[str], Callable[..., tuple[Any, ...]]] | None] = {}
 
     def __call__(
-        self, context: float, windowed: float, longest: float, target_s: float, prefill: Sequence[tuple[int, int]],
-        prompts_finished: int, **more: Any,
+        self, sequences: int, context: float, windowed: float, longest: float, target_s: float,
+        prefill: Sequence[tuple[int, int]], prompts_finished: int, **more: Any,
     ) -> NamedSeconds:  # fmt: skip
+        beside = sequences, context, windowed, longest, target_s, prompts_finished
         if not more:
-            chunks = len(prefill)
-            found = self._replays.get(chunks)
+            kind = len(prefill), sequences > 0
+            found = self._replays.get(kind)
             if found is not None:
                 names, replay = found
-                return list(
-                    zip(names, replay(context, windowed, longest, target_s, prompts_finished, *chain(*prefill)), strict=True)
-                )
-            self._uses[chunks] += 1
-            if self._uses[chunks] == _USES_BEFORE_RECORDING:
-                self._replays[chunks] = self._recorded(chunks, (context, windowed, longest, target_s, prompts_finished))
-        return self._formulas(context, windowed, longest, target_s, prefill, prompts_finished, **more)
+                return list(zip(names, replay(*beside, *chain(*prefill)), strict=True))
+            self._uses[kind] += 1
+            if self._uses[kind] == _USES_BEFORE_RECORDING:
+                self._replays[kind] = self._recorded(len(prefill), beside)
+        return self._formulas(*beside, prefill, **more)
 
     def _recorded(self, chunks: int, sample: Sequence[float]) -> tuple[list[str], Callable[..., tuple[Any, ...]]] | None:
         """Names of the terms and their seconds as a function; None where a formula must know its numbers."""
         tape = Tape((*sample, *(_SAMPLE_CHUNK * chunks)))
-        context, windowed, longest, target_s, finished, *numbers = tape.inputs
-        prefill = tuple(zip(numbers[::2], numbers[1::2], strict=True))
+        beside, numbers = tape.inputs[: len(sample)], tape.inputs[len(sample) :]
+        sequences = beside[0] if sample[0] else 0
         try:
-            terms = self._formulas(context, windowed, longest, target_s, prefill, finished)
+            terms = self._formulas(sequences, *beside[1:], tuple(zip(numbers[::2], numbers[1::2], strict=True)))
         except TypeError:
             return None
         return [name for name, _ in terms], tape.replay([seconds for _, seconds in terms]).of_numbers

@@ -10,13 +10,13 @@ from simulator.architecture import ModelArchitecture
 from simulator.cost.drafting import CACHED_METHODS, Drafter
 from simulator.cost.forward import ForwardCost
 from simulator.cost.parallelism import ONE_GROUP, Parallelism
+from simulator.cost.pricer import StepPricer
 from simulator.cost.remote_draft import RemoteDraft
-from simulator.cost.round import StepPricer
 from simulator.draft_tree import Tree
 from simulator.hardware import Hardware
 from simulator.number_format import FORMATS
 from simulator.serving_engine import ServingEngine
-from simulator.speculation import SELF_METHODS
+from simulator.speculation import METHOD_NAMES, SELF_METHODS
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,13 @@ class Deployment:
     @property
     def speculative(self) -> bool:
         return self.method != "none"
+
+    @property
+    def method_name(self) -> str:
+        """The method in the field's spelling, a draft model by its name."""
+        if self.method == "draft_model" and self.drafter is not None:
+            return f"draft model {self.drafter.name.rsplit('/', 1)[-1]}"
+        return METHOD_NAMES.get(self.method, self.method)
 
     @property
     def independent_replicas(self) -> int:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.cost.forward import CostTerm, ForwardCost, ForwardPass, uniform_pass
+from simulator.cost.forward import ForwardCost
+from simulator.cost.forward_pass import ForwardPass, uniform_pass
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.roofline import Bound
 from simulator.cost.tape import added, looked_up, smaller
+from simulator.cost.terms import CostTerm
 from simulator.draft_tree import Tree
 from simulator.serving_engine import ServingEngine
 

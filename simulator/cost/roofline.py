@@ -226,7 +226,7 @@ def all_reduce_s(message_bytes: float, alpha_s: float, bandwidth: float, large_b
 
 
 def _bound(overhead_s: float, memory_s: float, compute_s: float) -> Bound:
-    memory_s, compute_s = known(memory_s), known(compute_s)
+    overhead_s, memory_s, compute_s = known(overhead_s), known(memory_s), known(compute_s)
     if overhead_s > memory_s and overhead_s > compute_s:
         return "latency"
     return "memory" if memory_s >= compute_s else "compute"

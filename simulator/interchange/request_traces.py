@@ -1,4 +1,4 @@
-"""Recorded request traces: reading them, and deriving a workload profile that may be shipped in their stead.
+"""Recorded request traces.
 
 Formats are told apart by their first line:
  - Azure LLM inference traces: CSV with ``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``;
@@ -15,11 +15,9 @@ from __future__ import annotations
 import csv
 import json
 import re
-import textwrap
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
@@ -27,35 +25,26 @@ from typing import Any, TextIO
 import numpy as np
 
 from simulator import resources
+from simulator.interchange.arrival_times import (
+    NANOSECONDS,
+    from_milliseconds,
+    from_seconds,
+    from_seconds_or_timestamp,
+    from_timestamp,
+)
 from simulator.interchange.untimed_requests import is_untimed, read_untimed
 from simulator.spec import Problem, SpecError, nearest, shown
-from simulator.workload import (
-    MAX_TOKENS,
-    Floats,
-    Integers,
-    ProfileArrivals,
-    PromptTexts,
-    RequestTrace,
-    WorkloadProfile,
-    load_workload_profile,
-)
+from simulator.workload import MAX_TOKENS, Floats, Integers, PromptTexts, RequestTrace, WorkloadProfile, load_workload_profile
 
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MOONCAKE = ("timestamp", "input_length", "output_length")
 BURST_GPT = ("Timestamp", "Request tokens", "Response tokens")
 GENERIC = ("arrival_s", "prompt_tokens", "output_tokens")
-
-QUANTILE_LEVELS = (0, 0.01, 0.02, *(k / 20 for k in range(1, 20)), 0.96, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999, 1)
-_GROUPS = 10
 _MAX_PROBLEMS = 20
-_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?\d\d)?")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,400}")
-_NS = 1_000_000_000
 _BLOCK = 4096
-
 # Tokens that a hash id stands for.
 HASH_BLOCK_TOKENS = 512
-
 Row = tuple[int, int, int, Sequence[int]]  # arrival in nanoseconds, prompt tokens, output tokens, hash ids
 Fields = Sequence[tuple[str, Any]]  # (name, value as read) of arrival, prompt, output
 
@@ -99,9 +88,6 @@ def _beside(name: str, base: Path | None) -> Path:
     return Path(name) if base is None or resources.is_file(Path(name)) else base / name
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
-
-
 def read_request_trace(path: str | Path, columns: Mapping[str, str] | None = None) -> RequestTrace:
     """All requests of a trace in order of arrival, the first at 0 s. Raises `SpecError` with file:line of each mistake.
 
@@ -143,7 +129,7 @@ class _Reader:
         first = next((line for line in file if line.strip()), "")
         file.seek(0)
         json_lines = self.names is None and first.lstrip().startswith("{")
-        records, arrival_ns = (self._json_lines(file), _milliseconds) if json_lines else self._csv_lines(file)
+        records, arrival_ns = (self._json_lines(file), from_milliseconds) if json_lines else self._csv_lines(file)
         for line, fields in records:
             (arrival_name, arrival), (prompt_name, prompt), (output_name, output) = fields
             time_ns = arrival_ns(arrival)
@@ -189,7 +175,7 @@ class _Reader:
                 self.problem(max(1, reader.line_num), name, must, ", ".join(header), nearest(name, header))
         if self.problems:
             raise SpecError(self.problems)
-        arrival_ns = _timestamp if names is AZURE else _seconds if self.names is None else _seconds_or_timestamp
+        arrival_ns = from_timestamp if names is AZURE else from_seconds if self.names is None else from_seconds_or_timestamp
         return self._csv_rows(reader, names, [header.index(name) for name in names]), arrival_ns
 
     def _csv_rows(self, reader: Any, names: Sequence[str], columns: Sequence[int]) -> Iterator[tuple[int, Fields]]:
@@ -264,162 +250,5 @@ def _seconds_in_place(arrival_ns: Integers) -> Floats:
     arrival_s = arrival_ns.view(np.float64)
     for start in range(0, len(arrival_ns), _BLOCK):
         block = slice(start, start + _BLOCK)
-        arrival_s[block] = (arrival_ns[block] - first) / _NS
+        arrival_s[block] = (arrival_ns[block] - first) / NANOSECONDS
     return arrival_s
-
-
-# Arrivals become whole nanoseconds, so that seven decimals survive a date's 1.7e9 s; a fault is returned as what it must be.
-
-
-def _timestamp(text: str) -> int | str:
-    match = _TIMESTAMP.fullmatch(text)
-    try:
-        if match is None:
-            raise ValueError
-        whole, fraction, zone = match.groups()
-        since_1970_ns = _nanoseconds(datetime.fromisoformat(whole + (zone or "Z")).timestamp(), 1)
-    except (ValueError, OverflowError):
-        since_1970_ns = ""
-    if isinstance(since_1970_ns, str):
-        return "must be a time such as 2023-11-16 18:15:46.6805900, from 1970 to 2255"
-    return since_1970_ns + int((fraction or "0").ljust(9, "0"))
-
-
-def _seconds(text: str) -> int | str:
-    try:
-        return _nanoseconds(float(text), 1.0)
-    except ValueError:
-        return "must be a number of seconds"
-
-
-def _seconds_or_timestamp(text: str) -> int | str:
-    found = _seconds(text)
-    found = _timestamp(text) if isinstance(found, str) else found
-    return "must be a number of seconds, or a time such as 2023-11-16 18:15:46.68" if isinstance(found, str) else found
-
-
-def _milliseconds(value: Any) -> int | str:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return "must be a number of milliseconds"
-    return _nanoseconds(value, 1e-3)
-
-
-def _nanoseconds(value: float, unit_s: float) -> int | str:
-    try:
-        seconds = float(value) * unit_s
-    except OverflowError:  # a whole number of hundreds of digits
-        seconds = float("inf")
-    # As nanoseconds, 9e9 s still fit into 64 bits.
-    return round(seconds * _NS) if 0 <= seconds <= 9e9 else "must be a time from 0 to 9e9 s"
-
-
-# ------------------------------------------------------------------------------------------------------------- profiles
-
-
-def profile_of(
-    trace: RequestTrace,
-    *,
-    title: str,
-    source: str,
-    citation: str,
-    licence: str,
-    window_s: float | None = None,
-    tick_s: float | None = None,
-) -> WorkloadProfile:
-    """The workload profile of a trace; `profile_yaml` of it is a file that `requests.trace` accepts.
-
-    `window_s` is the resolution of the rate curve (left out: one constant rate); choose it so that the `index_of_dispersion`
-    of samples follows that of the trace. `tick_s` states that arrivals were recorded only at multiples of it: what happens
-    inside a tick is unknown then, and gaps are taken as exponential. Raises ValueError for a trace shorter than the window.
-    """
-    span_s = float(trace.arrival_s[-1])
-    window_s = span_s if window_s is None else window_s
-    windows = int(span_s // window_s) if window_s > 0 else 0
-    if windows < 1:
-        raise ValueError(f"the trace must be longer than the window (got {span_s:g} s and {window_s:g} s)")
-    edges_s = np.arange(windows + 1) * window_s
-    inside = trace.arrival_s[trace.arrival_s <= edges_s[-1]]
-    counts = np.histogram(inside, edges_s)[0]
-    arrivals = ProfileArrivals(
-        rate_per_s=_digits(counts.sum() / edges_s[-1], 4),
-        window_s=window_s,
-        relative_rates=tuple(_digits(rate, 3) for rate in counts / counts.mean()),
-        gap_quantiles=None if tick_s else _gap_quantiles(inside, edges_s, counts),
-        tick_s=tick_s,
-    )
-    return WorkloadProfile(
-        title=title,
-        source=source,
-        citation=citation,
-        licence=licence,
-        changes=f"{len(trace)} requests over {span_s:.0f} s reduced to a rate curve, quantiles and a table of ranks",
-        quantile_levels=QUANTILE_LEVELS,
-        arrivals=arrivals,
-        prompt_tokens=_quantiles(trace.prompt_tokens),
-        output_tokens=_quantiles(trace.output_tokens),
-        output_share_by_prompt=_share(trace),
-    )
-
-
-def _gap_quantiles(arrival_s: Any, edges_s: Any, counts: Any) -> tuple[float, ...]:
-    """Quantiles of the gaps in units of expected requests, which takes the rate curve out of them."""
-    expected = np.interp(arrival_s, edges_s, np.concatenate([[0], np.cumsum(counts)]))
-    return tuple(_digits(gap, 3) for gap in np.quantile(np.diff(expected), QUANTILE_LEVELS))
-
-
-def _quantiles(tokens: Any) -> tuple[int, ...]:
-    return tuple(int(value) for value in np.rint(np.quantile(tokens, QUANTILE_LEVELS)))
-
-
-def _share(trace: RequestTrace) -> tuple[tuple[float, ...], ...]:
-    """Requests in thousandths of a row: by prompt rank (rows) and output rank (columns), in tenths of the requests each."""
-    groups = []
-    for tokens in (trace.prompt_tokens, trace.output_tokens):
-        rank = np.empty(len(tokens), dtype=np.int64)
-        rank[np.argsort(tokens, kind="stable")] = np.arange(len(tokens))
-        groups.append(rank * _GROUPS // len(tokens))
-    table = np.zeros((_GROUPS, _GROUPS))
-    np.add.at(table, tuple(groups), 1)
-    return tuple(tuple(row) for row in np.rint(1000 * table / table.sum(axis=1, keepdims=True)).tolist())
-
-
-def index_of_dispersion(arrival_s: Floats, window_s: float) -> float:
-    """Variance over mean of the number of arrivals per window: 1 for a Poisson process, and larger the burstier."""
-    counts = np.histogram(arrival_s, np.arange(0.0, float(arrival_s[-1]), window_s))[0]
-    return float(counts.var() / counts.mean())
-
-
-def profile_yaml(profile: WorkloadProfile) -> str:
-    """The text of a profile's file, lists wrapped at 130 columns."""
-    comment = "# Statistics derived from a request trace by simulator.interchange.request_traces.profile_of"
-    return "\n".join([comment, *_mapping(profile.model_dump(exclude_none=True)), ""])
-
-
-def _mapping(values: Mapping[str, Any], indent: str = "") -> list[str]:
-    lines: list[str] = []
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            lines += [f"{indent}{key}:", *_mapping(value, indent + "  ")]
-        elif isinstance(value, tuple) and isinstance(value[0], tuple):
-            lines += [f"{indent}{key}:", *(f"{indent}  - {_flow(row)}" for row in value)]
-        elif isinstance(value, tuple):
-            lines += [
-                f"{indent}{key}:",
-                *textwrap.wrap(_flow(value), 130, initial_indent=indent + "  ", subsequent_indent=indent + "   "),
-            ]
-        else:
-            lines.append(f"{indent}{key}: {json.dumps(value, ensure_ascii=False) if isinstance(value, str) else _number(value)}")
-    return lines
-
-
-def _flow(values: Sequence[float]) -> str:
-    return "[" + ", ".join(map(_number, values)) + "]"
-
-
-def _number(value: float) -> str:
-    return f"{value:.12g}"
-
-
-def _digits(value: float, digits: int) -> float:
-    """Rounded to significant digits."""
-    return float(f"{value:.{digits}g}")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from simulator.cost.uncertainty import Estimate
 from simulator.plots.colour import INK
 from simulator.plots.style import ACCEPTANCE, PLAIN, SPECULATION, caption, new_figure, note, plain_numbers, styled
-from simulator.plots.words import significant, speculation_name
+from simulator.plots.words import drafting_name
+from simulator.printed_numbers import significant
 from simulator.questions.capacity import CapacityAnswer
 from simulator.questions.load_curve import LoadCurve
 from simulator.questions.sustained import LoadPoint
@@ -84,11 +85,10 @@ PLAIN_NAME = "no speculation"
 def lines_of(answer: CapacityAnswer) -> list[Line]:
     """No speculation and the way of drafting that carries most, of those that were simulated."""
     simulated = [row for row in answer.rows if row.sustained is not None and row.sustained.points]
-    drafting = [row for row in simulated if row is not answer.plain]
     shown = [(answer.plain, PLAIN_NAME, PLAIN)] if answer.plain in simulated else []
-    if drafting:
-        best = max(drafting, key=lambda row: row.rate_per_s or 0.0)
-        shown.append((best, f"{speculation_name(answer.scenario)}, {best.label}", SPECULATION))
+    best = answer.drafting or next((row for row in simulated if row is not answer.plain), None)
+    if best is not None:
+        shown.append((best, drafting_name(answer.scenario, best.label), SPECULATION))
     return [
         Line(name, colour, row.sustained.points, row.sustained.rate) for row, name, colour in shown if row.sustained is not None
     ]
@@ -96,8 +96,7 @@ def lines_of(answer: CapacityAnswer) -> list[Line]:
 
 def lines_of_curve(curve: LoadCurve) -> list[Line]:
     """No speculation, and the best of a run."""
-    drafting = speculation_name(curve.scenario)
-    names = [(PLAIN_NAME, PLAIN), *((f"{drafting}, {label}", SPECULATION) for label, _ in curve.lines[1:])]
+    names = [(PLAIN_NAME, PLAIN), *((drafting_name(curve.scenario, label), SPECULATION) for label, _ in curve.lines[1:])]
     return [Line(name, colour, points) for (name, colour), (_, points) in zip(names, curve.lines, strict=True)]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from simulator.cost.deployment import Deployment
 from simulator.plots.colour import INK, readable
-from simulator.plots.words import acceptance_source, method_name, provenance, short_name, source_counts, speculation_name
+from simulator.plots.words import acceptance_source, provenance, short_name, source_counts, speculation_name
 from simulator.scenario import Scenario
 from simulator.whole_file import whole_file
 
@@ -117,7 +117,7 @@ def caption(scenario: Scenario, reading: str = "") -> str:
 
 def deployment_caption(deployment: Deployment, reading: str) -> str:
     """The same where only an operating point was asked about."""
-    name = method_name(deployment) if deployment.speculative else ""
+    name = deployment.method_name if deployment.speculative else ""
     return f"{reading}\n{_deployed(deployment, name)}"
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.plots.style import PLAIN, SPECULATION, caption, new_figure, note, plain_numbers, styled
-from simulator.plots.words import milliseconds, significant, speculation_name
+from simulator.plots.words import drafting_name
+from simulator.printed_numbers import milliseconds, significant
 from simulator.serving.metrics import Value, window_of
 from simulator.simulation import Comparison, SimulationResult, Variant
 
@@ -32,7 +33,7 @@ def variants(result: SimulationResult) -> tuple[tuple[Variant, str, str], ...]:
     """(variant, name, colour): without speculation, and the best with it."""
     shown = [(result.plain, "no speculation", PLAIN)]
     if result.best is not None:
-        shown.append((result.best.variant, f"{speculation_name(result.scenario)}, {result.best.variant.label}", SPECULATION))
+        shown.append((result.best.variant, drafting_name(result.scenario, result.best.variant.label), SPECULATION))
     return tuple(shown)
 
 

@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simulator.acceptance import band_for
-from simulator.cost.deployment import Deployment
 from simulator.cost.uncertainty import Estimate, links
 from simulator.draft_tree import Tree
 from simulator.hardware import INTER_NODE, Quantity
+from simulator.printed_numbers import significant
 from simulator.scenario import Scenario
 
-METHOD_NAMES = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "ngram": "n-gram lookup", "draft_model": "a draft model"}
 # An interval this much wider than its value says only that there were too few requests.
 UNKNOWN_SPREAD = 1e3
-
-
-def significant(value: float, digits: int = 3) -> str:
-    """`digits` significant digits without exponent, thousands apart.
-
-    >>> [significant(value) for value in (1.6, 9.999, 0.01234, 27298, 0)]
-    ['1.60', '10.0', '0.0123', '27,300', '0']
-    """
-    if value == 0:
-        return "0"
-    rounded = float(f"{value:.{digits - 1}e}")
-    decimals = max(digits - 1 - math.floor(math.log10(abs(rounded))), 0)
-    return f"{rounded:,.{decimals}f}"
-
-
-def times(value: float) -> str:
-    """A factor, ``1.62×``."""
-    return f"{significant(value)}×"
-
-
-def milliseconds(seconds: float) -> str:
-    """Seconds as milliseconds with their unit.
-
-    >>> milliseconds(0.0123)
-    '12.3 ms'
-    """
-    return f"{significant(1e3 * seconds)} ms"
 
 
 def is_known(estimate: Estimate) -> bool:
@@ -70,19 +41,22 @@ def short_name(model: str) -> str:
 
 
 def speculation_name(scenario: Scenario) -> str:
-    """The method in the field's spelling, a draft model by its name."""
-    return method_name(scenario.deployment)
+    """Every method of the scenario in the field's spelling."""
+    return " or ".join(name for name, _ in scenario.methods)
 
 
-def method_name(deployment: Deployment) -> str:
-    """The same of a deployment."""
-    if deployment.method == "draft_model" and deployment.drafter is not None:
-        return f"draft model {short_name(deployment.drafter.name)}"
-    return METHOD_NAMES.get(deployment.method, deployment.method)
+def drafting_name(scenario: Scenario, label: str) -> str:
+    """A variant of the scenario with its method: the label says it where there are alternatives."""
+    return label if scenario.alternatives else f"{speculation_name(scenario)}, {label}"
 
 
 def acceptance_source(scenario: Scenario) -> str:
-    """Where acceptance comes from, "" without speculation."""
+    """Where acceptance comes from, of each method; "" without speculation."""
+    each = {name: _acceptance_sources(one) for name, one in scenario.methods}
+    return "; ".join(f"{name}: {source}" if scenario.alternatives else source for name, source in each.items())
+
+
+def _acceptance_sources(scenario: Scenario) -> str:
     chains = [Tree.chain(max(scenario.gammas))] if scenario.gammas else []
     shapes = (*chains, *(shape for shape in scenario.shapes if not shape.is_chain))
     return "; ".join(dict.fromkeys(_acceptance_source(scenario, shape) for shape in shapes))

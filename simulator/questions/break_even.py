@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from simulator.acceptance import AcceptanceLaw
 from simulator.cost.uncertainty import Z80, UncertainPricer
+from simulator.draft_policy import Fixed
 from simulator.draft_tree import Tree
+from simulator.questions.policy_choice import PolicyChoice, PolicyChooser
 from simulator.scenario import Scenario
 from simulator.simulation import TIE, batching_rules
 from simulator.spec import SpecError
-from simulator.workload import mean_context_tokens, requests_of
+from simulator.workload import mean_context_tokens
 
 GAMMAS = tuple(range(1, 9))
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -75,15 +78,16 @@ class BestGamma:
 
 @dataclass(frozen=True)
 class BreakEven:
-    """The answer: every point, the map of best γ (empty without an acceptance), and remarks.
+    """The answer: every point, the map of best γ (empty without an acceptance), what the scenario's policies draft, and remarks.
 
-    own_context: mean tokens in the KV cache of the scenario's own requests while they decode.
+    own_context: mean tokens in the KV cache of the scenario's own requests while they decode. policies: other than fixed.
     """
 
     scenario: Scenario
     own_context: int
     points: tuple[BreakEvenPoint, ...]
     best: tuple[BestGamma, ...]
+    policies: tuple[PolicyChoice, ...]
     warnings: tuple[str, ...]
 
     @property
@@ -123,12 +127,20 @@ def break_even(
         full = float(law.conditional_rates(shape.depth).prod()) if law is not None else 0.5
         pricer = UncertainPricer(scenario.deployed(shape), full)
         points += [_point(pricer, law, shape, batch, context, capacity) for context in contexts for batch in batches]
-    return BreakEven(scenario, own, tuple(points), _best(points), tuple(warnings))
+    chosen = _chosen(scenario, batches, contexts) if scenario.file.acceptance is not None else ()
+    return BreakEven(scenario, own, tuple(points), _best(points), tuple(chosen), tuple(warnings))
+
+
+def _chosen(scenario: Scenario, batches: Sequence[int], contexts: Sequence[int]) -> Iterator[PolicyChoice]:
+    for shape, policy in scenario.variants:
+        if not isinstance(policy, Fixed):
+            chooser = PolicyChooser(scenario, shape, policy)
+            yield from (chooser.at(batch, context) for context in contexts for batch in batches)
 
 
 def own_context(scenario: Scenario) -> int:
     """Mean tokens in the KV cache per decoding sequence, to two digits: each token of the workload sees its own context."""
-    requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
+    requests = scenario.requests()
     limit = scenario.limits.max_model_len
     served = [r for r in requests if r.prompt_tokens + r.output_tokens <= limit] or requests
     mean = mean_context_tokens(served)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
+from simulator.draft_policy import PolicySpec
+from simulator.draft_tree import Tree
 from simulator.planning import Copy, Fleet, PlanningSpec
-from simulator.questions.mean_load import MeanLoad, MeanModel
+from simulator.questions.mean_load import MeanLoad, mean_load
 from simulator.questions.sustained import RateSearch, Sustained, unit_stream
 from simulator.scenario import Scenario
-from simulator.simulation import Progress, Server, Verdict, speculative_servers, verdict_of
+from simulator.simulation import Progress, Server, Verdict, saturation_of, speculative_servers, verdict_of
 from simulator.spec import SpecError
 from simulator.workload import Request, RequestTrace, requests_of
 
@@ -38,6 +40,7 @@ class CapacityRow:
     where the estimate left it out. gain: sustained rate over that without speculation. fleet: None where nothing is sustained."""
 
     label: str
+    server: Server = field(compare=False, repr=False)
     devices: int
     analytic: MeanLoad | None
     saturation: Estimate | None
@@ -45,6 +48,11 @@ class CapacityRow:
     gain: Estimate | None = None
     verdict: Verdict | None = None
     fleet: Fleet | None = None
+
+    @property
+    def drafted(self) -> tuple[str, Tree, PolicySpec]:
+        """Method, shape and policy: what rows at the two ends of an acceptance band have in common."""
+        return self.server.method, self.server.shape, self.server.policy
 
     @property
     def rate_per_s(self) -> float | None:
@@ -76,9 +84,21 @@ class CapacityAnswer:
         return self.rows[0]
 
     @property
+    def drafting(self) -> CapacityRow | None:
+        """Of the ways to draft that carries most; of one with open acceptance the end of the band that carries less counts. None
+        where none sustains any rate."""
+        worst: dict[object, CapacityRow] = {}
+        for row in self.rows[1:]:
+            kept = worst.setdefault(row.drafted, row)
+            if (row.rate_per_s or 0.0) < (kept.rate_per_s or 0.0):
+                worst[row.drafted] = row
+        found = [row for row in worst.values() if row.rate_per_s is not None]
+        return max(found, key=lambda row: row.rate_per_s or 0.0, default=None)
+
+    @property
     def best(self) -> CapacityRow | None:
         """The row with the highest sustained rate; None where no rate is sustained."""
-        found = [row for row in self.rows if row.rate_per_s is not None]
+        found = [row for row in (self.plain, self.drafting) if row is not None and row.rate_per_s is not None]
         return max(found, key=lambda row: row.rate_per_s or 0.0, default=None)
 
 
@@ -97,15 +117,15 @@ def capacity(
     planning = planning or scenario.file.planning
     _check(scenario, planning)
     streams = _streams(scenario, repetitions)
-    own = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
+    own = scenario.requests()
     own_rate = (len(own) - 1) / (own[-1].arrival_s - own[0].arrival_s)
-    warnings = [*scenario.warnings, *_too_few(own)]
+    warnings = [*scenario.remarks, *_too_few(own)]
     variants = [(PLAIN, Server.of(scenario)), *speculative_servers(scenario, warnings)]
     analytic = [_by_means(server, own) for _, server in variants]
-    chosen = _finalists(analytic, finalists)
+    chosen = _finalists(analytic, [server for _, server in variants], finalists)
     rows: list[CapacityRow] = []
     for index, (label, server) in enumerate(variants):
-        row = CapacityRow(label, _devices(server), analytic[index], None, None)
+        row = CapacityRow(label, server, _devices(server), analytic[index], None, None)
         if index in chosen:
             row = _simulated(row, server, streams, planning, rows[0] if rows else None, own, progress)
         rows.append(row)
@@ -122,13 +142,12 @@ def capacity(
 
 def _check(scenario: Scenario, planning: PlanningSpec) -> None:
     document, workload = scenario.document, scenario.file.workload
-    scenario.require_one_kind("capacity")
     if workload.arrivals.process == "closed_loop":
         must = "must be an open loop: users who wait for their answers set the rate themselves"
         raise SpecError([document.problem(("workload", "arrivals", "process"), must, "closed_loop")])
     if planning.good_share is not None and scenario.file.service_level is None:
         raise SpecError([document.problem(("service_level",), "must be given beside planning.good_share: it says what is good")])
-    own = requests_of(workload, scenario.file.seed, scenario.source)
+    own = scenario.requests()
     if own[-1].arrival_s <= own[0].arrival_s:
         raise SpecError([document.problem(("workload", "arrivals"), "must spread over time: all requests arrive at once")])
 
@@ -149,23 +168,24 @@ def _streams(scenario: Scenario, repetitions: int) -> list[tuple[Request, ...]]:
 
 
 def _by_means(server: Server, requests: Sequence[Request]) -> MeanLoad | None:
-    refusals = [server.rules.refusal(r.prompt_tokens, r.output_tokens) for r in requests]
+    refusals = [server.refusal(request) for request in requests]
     served = [request for request, reason in zip(requests, refusals, strict=True) if not reason]
     if not served:
         why = ", ".join(f"{number} {reason}" for reason, number in Counter(refusals).items())
         raise SpecError([server.scenario.document.problem(("workload",), f"must hold requests that can be served: {why}")])
-    model = MeanModel(
-        server.pricer, server.rules, served, server.drafts, server.mean_acceptance_length, server.deployment.independent_replicas
-    )
-    return model.within(server.scenario.file.service_level)
+    return mean_load(server, served)
 
 
-def _finalists(analytic: Sequence[MeanLoad | None], finalists: int) -> set[int]:
-    """No speculation, the best estimates, and all that come near the best."""
+def _finalists(analytic: Sequence[MeanLoad | None], servers: Sequence[Server], finalists: int) -> set[int]:
+    """No speculation, the best estimates, all that come near the best, and the best of each method; where acceptance is open,
+    both ends of its band."""
     rates = {index: load.rate_per_s if load is not None else 0.0 for index, load in enumerate(analytic) if index > 0}
     ranked = sorted(rates, key=lambda index: -rates[index])
     near = [index for index in ranked if rates[index] >= NEAR * rates[ranked[0]] > 0]
-    return {0, *ranked[:finalists], *near[: 2 * finalists]}
+    first = {servers[index].method: index for index in reversed(ranked)}
+    chosen = {*ranked[:finalists], *near[: 2 * finalists], *first.values()}
+    drafted = [(server.method, server.shape, server.policy) for server in servers]
+    return {0} | {index for index in rates if drafted[index] in {drafted[other] for other in chosen}}
 
 
 def _simulated(
@@ -177,7 +197,7 @@ def _simulated(
     own: tuple[Request, ...],
     progress: Progress | None,
 ) -> CapacityRow:
-    saturation = server.saturated(own)
+    saturation = saturation_of(server, own)
     done = count(1)
 
     def advance() -> None:
@@ -219,9 +239,8 @@ def _gain(server: Server, sustained: Sustained, plain: Estimate) -> Estimate:
 
 
 def _devices(server: Server) -> int:
-    """Devices of one copy of the deployment, a draft's own included."""
-    remote = server.deployment.remote_draft
-    return server.deployment.devices + (remote.tensor_parallel_size if remote is not None else 0)
+    """Devices of one copy of the deployment: those of a draft, of further replicas and of prompts alone included."""
+    return sum(count for _, count in server.scenario.hardware_counts(server.deployment))
 
 
 def _with_fleet(
@@ -236,9 +255,5 @@ def _with_fleet(
 
 def _tdp_w(server: Server) -> float | None:
     """TDP of all devices of a copy; None where a profile states none."""
-    deployment, remote = server.deployment, server.deployment.remote_draft
-    own = deployment.hardware.profile.tdp_w
-    theirs = 0.0 if remote is None else remote.hardware.profile.tdp_w
-    if own is None or theirs is None:
-        return None
-    return own * deployment.devices + theirs * (remote.tensor_parallel_size if remote is not None else 0)
+    known = [(hardware.profile.tdp_w, count) for hardware, count in server.scenario.hardware_counts(server.deployment)]
+    return None if any(tdp_w is None for tdp_w, _ in known) else sum((tdp_w or 0.0) * count for tdp_w, count in known)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from simulator.cost.doubts import ROUND_NOISE_STD, Doubts
 from simulator.cost.uncertainty import Z80, UncertainPricer
-from simulator.prediction import Question, with_interval
+from simulator.prediction import Question
+from simulator.prediction.speedup import speedup_interval
 from simulator.questions.engine_fit import FAMILY_STD, RUN_STD, EngineFit, Fit
 
 SHARED = FAMILY_STD**2 / (FAMILY_STD**2 + RUN_STD**2)
@@ -70,7 +71,7 @@ def _through(question: Question, pricer: UncertainPricer, tau: float, step: floa
 
     def half_width(std: float) -> float:
         ends = cost.r, cost.r * math.exp(std), cost.r * math.exp(-std)
-        _, low, high = with_interval(question, pricer.base, tau, ends, cost.plain_step_s)
+        _, low, high = speedup_interval(question, pricer.base, tau, ends, cost.plain_step_s)
         return math.log(high / low) / 2
 
     lengths = half_width(0.0)

@@ -27,7 +27,7 @@ from simulator.serving_engine import captured_rows
 from simulator.simulation import LEAST_EFFECT, TIE, Progress, Server, require_served, verdict_of
 from simulator.spec import SpecError
 from simulator.speculation import drafts_at_once
-from simulator.workload import requests_of
+from simulator.theory import student_t_quantile
 
 LARGEST = 8
 # Batches of a table are tried one by one up to so many, above that in equal steps.
@@ -241,20 +241,17 @@ class _Worth:
 
     def gain(self, table: tuple[Range, ...], fixed: int, seeds: tuple[int, ...]) -> Estimate:
         """Of a table over a fixed γ: the mean over seeds, with Student's t."""
-        from scipy.special import stdtrit  # slow to load
-
         largest = max(gamma for _, _, gamma in table)
         by_table = replace(self.prices.servers[largest], policy=ByBatch(table=table)) if largest else Server.of(self.scenario)
         alone = self.prices.servers[fixed] if fixed else Server.of(self.scenario)
         logs = [math.log(self._gain(self._run(by_table, seed), self._run(alone, seed))) for seed in seeds]
         mean, error = float(np.mean(logs)), float(np.std(logs, ddof=1)) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
-        half = float(stdtrit(max(len(logs) - 1, 1), 0.9)) * error
+        half = student_t_quantile(0.9, max(len(logs) - 1, 1)) * error
         return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
     def _run(self, server: Server, seed: int) -> ServingResult:
         scenario = replace(self.scenario, file=self.scenario.file.model_copy(update={"seed": seed}))
-        requests = requests_of(scenario.file.workload, seed, scenario.source)
-        result = replace(server, scenario=scenario).run(requests)
+        result = replace(server, scenario=scenario).run(scenario.requests())
         if self.progress is not None:
             self.progress("held against fixed γ", next(self._done), self._total)
         return result

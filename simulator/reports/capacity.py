@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from simulator.plots.words import interval, significant, speculation_name, times
+from simulator.cost.uncertainty import Estimate
+from simulator.planning import BUSY_POWER_SHARE, IDLE_POWER_SHARE, Fleet
+from simulator.plots.words import drafting_name, interval
+from simulator.printed_numbers import significant, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
 from simulator.questions.sustained import LoadPoint
+from simulator.reports.exports import exports_of
 from simulator.reports.summary import SCHEMA_VERSION, csv_text, ending, plain_data
+from simulator.simulation import Server
 
 NOTHING = "–"
 Table = tuple[list[str], list[list[str]]]
@@ -30,18 +36,15 @@ def capacity_sentences(answer: CapacityAnswer) -> tuple[str, ...]:
 
 
 def _verdict(answer: CapacityAnswer) -> str:
-    speculative = [row for row in answer.rows[1:] if row.gain is not None]
-    plain = answer.plain
-    if not speculative or plain.rate_per_s is None:
+    plain, top = answer.plain, answer.drafting
+    if top is None or top.gain is None or plain.rate_per_s is None:
         best = answer.best
         assert best is not None
         bounds = _bounds(best)
         alone = "" if len(answer.rows) == 1 else "; no other variant keeps the level"
         return f"{_sentence_case(best.label)} carries {_rate(best)} requests per second{bounds}{alone}."
-    top = max(speculative, key=lambda row: row.rate_per_s or 0.0)
     gain = top.gain
-    assert gain is not None
-    how = f"{speculation_name(answer.scenario)}, {top.label}"
+    how = drafting_name(answer.scenario, top.label)
     change = f"{_rate(top)} requests per second instead of {_rate(plain)}: {times(gain.value)} (80 % interval {interval(gain)})"
     if top.verdict == "close":
         return f"Too close to call: {how}, carries {change}."
@@ -123,8 +126,9 @@ def _rates(row: CapacityRow) -> list[str]:
 def _fleet(row: CapacityRow, priced: bool) -> list[str]:
     fleet = row.fleet
     assert fleet is not None
-    costs = (fleet.energy_per_token_j, *((fleet.cost_per_hour, fleet.cost_per_million_tokens) if priced else ()))
-    return [row.label, f"{fleet.copies:,}", f"{fleet.devices:,}", f"{100 * fleet.load:.0f}", *map(_number, costs)]
+    costs = (fleet.cost_per_hour, fleet.cost_per_million_tokens) if priced else ()
+    joules = NOTHING if fleet.energy_per_token_j is None else interval(Estimate(*fleet.energy_per_token_j))
+    return [row.label, f"{fleet.copies:,}", f"{fleet.devices:,}", f"{100 * fleet.load:.0f}", joules, *map(_number, costs)]
 
 
 def _number(value: float | None) -> str:
@@ -134,14 +138,37 @@ def _number(value: float | None) -> str:
 def capacity_notes(answer: CapacityAnswer) -> tuple[str, ...]:
     """What the numbers mean and do not; then why a run may be too short to tell."""
     notes = ["Rates are requests per second of one copy. By means: no queues and no spread between requests, so mostly too high."]
+    level = answer.scenario.file.service_level
+    if level is not None and {metric for metric, _, _ in level.limits()} == {"tpot"}:
+        notes.append(
+            "The level limits the time per token alone, and not waiting: fewer requests at once (limits.max_num_seqs) keep it at "
+            "higher rates, at the cost of the wait."
+        )
     if any(row.fleet is not None and row.fleet.energy_per_token_j is not None for row in answer.rows):
-        notes.append("J/token is an estimate: TDP while busy, 15 % of it while idle.")
+        busy, idle = ([f"{100 * share:.0f}" for share in shares] for shares in (BUSY_POWER_SHARE, IDLE_POWER_SHARE))
+        notes.append(
+            f"J/token is an estimate, not a measurement: a device draws {busy[1]} to {busy[2]} % of its TDP while busy and "
+            f"{idle[1]} to {idle[2]} % while idle."
+        )
     return tuple(notes)
 
 
 def capacity_doubts(answer: CapacityAnswer) -> tuple[str, ...]:
     """Why runs may be too short to tell, by variant."""
     return tuple(f"{row.label}: {doubt}" for row in answer.rows if row.sustained is not None for doubt in row.sustained.doubts)
+
+
+def settings_server(answer: CapacityAnswer) -> Server | None:
+    """What to set: the way to draft that carries most, where it does not certainly carry less than none."""
+    top = answer.drafting
+    return None if top is None or top.verdict == "lose" else top.server
+
+
+def leave_off(answer: CapacityAnswer) -> str:
+    """What is said instead of settings."""
+    if answer.best is None:
+        return "Nothing keeps the service level as it is: no setting is recommended."
+    return "Leave speculation off: it carries no more." if len(answer.rows) > 1 else "The scenario asks for no speculation."
 
 
 # ---------------------------------------------------------------------------------------------------------------- data
@@ -166,16 +193,27 @@ def capacity_summary(answer: CapacityAnswer) -> dict[str, Any]:
         "requests": answer.requests,
         "repetitions": answer.repetitions,
         "variants": [_variant(row) for row in answer.rows],
+        "exports": _exports(answer),
         **ending(answer.scenario, answer.warnings),
     }
     data: dict[str, Any] = plain_data(summary)
     return data
 
 
+def _exports(answer: CapacityAnswer) -> dict[str, Any]:
+    """The snippets for each engine, or what is said instead."""
+    server = settings_server(answer)
+    if server is None:
+        return {"engines": [], "remark": leave_off(answer)}
+    found, said = exports_of(server)
+    return {"engines": found, "remark": said}
+
+
 def _variant(row: CapacityRow) -> dict[str, Any]:
     sustained = row.sustained
     return {
         "label": row.label,
+        "method": row.server.deployment.method,
         "devices": row.devices,
         "by_means": row.analytic,
         "saturation_per_s": row.saturation,
@@ -184,10 +222,14 @@ def _variant(row: CapacityRow) -> dict[str, Any]:
         "limited_by": None if sustained is None else sustained.limited_by,
         "gain": row.gain,
         "verdict": row.verdict,
-        "fleet": row.fleet,
+        "fleet": None if row.fleet is None else {**asdict(row.fleet), "energy_per_token_j": _joules(row.fleet)},
         "doubts": () if sustained is None else sustained.doubts,
         "points": [] if sustained is None else [_point(point) for point in sustained.points],
     }
+
+
+def _joules(fleet: Fleet) -> Estimate | None:
+    return None if fleet.energy_per_token_j is None else Estimate(*fleet.energy_per_token_j)
 
 
 def _point(point: LoadPoint) -> dict[str, Any]:

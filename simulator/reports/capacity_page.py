@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.plots.words import interval, short_name, significant, speculation_name, times
+from simulator.plots.words import drafting_name, interval, short_name, speculation_name
+from simulator.printed_numbers import significant, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
-from simulator.reports.capacity import capacity_doubts, capacity_notes, capacity_sentences, capacity_tables, devices_in_words
-from simulator.reports.page import Fact, Page, Section, Table, Text, Tone, Verdict
+from simulator.reports.capacity import (
+    capacity_doubts,
+    capacity_notes,
+    capacity_sentences,
+    capacity_tables,
+    devices_in_words,
+    leave_off,
+    settings_server,
+)
+from simulator.reports.exports import settings_blocks
+from simulator.reports.page import Block, Fact, Page, Section, Table, Text, Tone, Verdict
 from simulator.reports.run_page import BY_RATE
 from simulator.reports.sources import closing_sections, closing_words
 
@@ -18,6 +28,7 @@ def capacity_page(answer: CapacityAnswer) -> Page:
     rates, *fleets = (Table.of(*table) for table in capacity_tables(answer))
     notes = [Text(note) for note in capacity_notes(answer)]
     sections = [
+        Section("Settings to use", tuple(_settings(answer))),
         Section("Rates that are carried", (BY_RATE, rates, *notes)),
         *(Section(f"Devices for {significant(answer.demand_per_s)} requests per second", (table,)) for table in fleets),
         *closing_sections(scenario, (*capacity_doubts(answer), *answer.warnings)),
@@ -34,17 +45,27 @@ def capacity_page(answer: CapacityAnswer) -> Page:
     return Page("capacity", title, asked, verdict, tuple(sections), closing_words(scenario))
 
 
+def _settings(answer: CapacityAnswer) -> Iterator[Block]:
+    """What to paste into a server, and how many of it."""
+    server, best = settings_server(answer), answer.best
+    if server is None:
+        yield Text(leave_off(answer))
+        return
+    if best is None or best is answer.plain or best.verdict == "close":
+        yield Text("No gain is certain; the settings below are those that carry most of all that drafts.")
+    yield from settings_blocks(server)
+
+
 def _verdict(answer: CapacityAnswer) -> Verdict:
     sentences, best = capacity_sentences(answer), answer.best
-    drafting = [row for row in answer.rows[1:] if row.rate_per_s is not None]
     if best is None:
         return Verdict("no rate keeps the service level", "bad", sentences)
-    top = max(drafting, key=lambda row: row.rate_per_s or 0.0, default=best)
+    top = answer.drafting or best
     outcome, tone = _outcome(answer, top)
     rate = significant(top.rate_per_s or 0.0)
     number, number_is = rate, f"requests per second with {top.label}"
     if top.gain is not None and answer.plain.rate_per_s is not None:
-        how = f"{speculation_name(answer.scenario)}, {top.label}"
+        how = drafting_name(answer.scenario, top.label)
         number = times(top.gain.value)
         number_is = f"the requests per second that are carried without speculation: {rate} with {how}"
     advice = "" if best.fleet is None else f"Serve with {best.label}: {devices_in_words(best.fleet.devices)} for this demand."

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from simulator.plots.words import interval, method_name, short_name, significant, times
+from simulator.plots.words import interval, short_name
+from simulator.printed_numbers import significant, times
 from simulator.questions.explanation import Explanation
 from simulator.reports.explanation import doubt_sentences, doubt_table, explanation_sentences, explanation_table
 from simulator.reports.page import Bullets, Fact, Page, Section, Table, Text, Tone, Verdict
@@ -27,7 +28,7 @@ def explanation_page(answer: Explanation, name: str = "") -> Page:
     first, *others = explanation_sentences(answer)
     number, number_is = f"R = {significant(answer.r.value)}", "plain steps a round costs: the tokens it must yield to break even"
     if answer.speedup is not None:
-        number, number_is = times(answer.speedup.value), f"decode speedup with {method_name(deployment)}, {answer.shape.name}"
+        number, number_is = times(answer.speedup.value), f"decode speedup with {deployment.method_name}, {answer.shape.name}"
     verdict = Verdict(outcome, tone, (first, *others), number, number_is, answer.speedup, tuple(_facts(answer)))
     sections = [
         Section("One round beside one plain step", (ROUND, Table.of(*explanation_table(answer)))),
@@ -41,7 +42,7 @@ def explanation_page(answer: Explanation, name: str = "") -> Page:
         sections.append(Section("Warnings", (Bullets(answer.warnings),)))
     devices = f"{deployment.devices} × " if deployment.devices > 1 else ""
     asked = (
-        f"{short_name(deployment.target.name)} with {method_name(deployment)} on {devices}{deployment.hardware.name} under "
+        f"{short_name(deployment.target.name)} with {deployment.method_name} on {devices}{deployment.hardware.name} under "
         f"{deployment.engine.name}, at batch {answer.batch} and {answer.context_tokens:,.0f} tokens of context. Decode only."
     )
     used = ", ".join(f"{package} {number}" for package, number in versions().items())

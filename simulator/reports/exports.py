@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from simulator.draft_policy import FIXED, SETTABLE, PolicySpec, whole_table
+import yaml
+
+from simulator.draft_policy import FIXED, SETTABLE, ByBatch, GoodputOptimal, PolicySpec, whole_table
 from simulator.draft_tree import Tree
 from simulator.interchange.engine_settings import ENGINES, NotExpressibleError, Setting, Snippet, snippets
+from simulator.reports.page import Block, Code, Text
 from simulator.scenario import Scenario
+from simulator.simulation import Server
 from simulator.spec import Problem, SpecError, nearest
 
 
@@ -41,29 +47,92 @@ def setting_for(scenario: Scenario, shape: Tree, policy: PolicySpec = FIXED) -> 
     )
 
 
-def engine_snippets(scenario: Scenario, shape: Tree, policy: PolicySpec = FIXED) -> tuple[tuple[Snippet, ...], str]:
-    """(snippets of the scenario's own engine, or where it has no writer of every engine that can do it; why there are none)."""
-    own = _engine_of(scenario)
+@dataclass(frozen=True)
+class Exported:
+    """What one engine takes: snippets, or why there are none."""
+
+    engine: str
+    snippets: tuple[Snippet, ...]
+    reason: str = ""
+
+
+def exports_of(server: Server) -> tuple[tuple[Exported, ...], str]:
+    """(settings for the scenario's own engine, then for each other one; what is not said by them).
+
+    A goodput-optimal policy, which no engine has, becomes the table by batch that it comes to at the law's acceptance.
+    """
+    scenario, policy, said = server.scenario, server.policy, ""
+    if isinstance(policy, GoodputOptimal):
+        policy = ByBatch(table=server.batch_table())
+        said = (
+            "no engine has a goodput-optimal policy: this is the table by batch that it comes to at this acceptance and at the "
+            "workload's mean context"
+        )
+    own = engine_of(scenario)
+    order = sorted(ENGINES, key=lambda name: name != own)
     if policy.kind not in SETTABLE:
-        return (), f"engines do not take {policy.label(shape.steps)} as a setting"
-    found: list[Snippet] = []
-    reasons = []
-    for name in (own,) if own in ENGINES else ENGINES:
-        try:
-            found += snippets(name, setting_for(scenario, shape, policy))
-        except NotExpressibleError as reason:
-            reasons.append(str(reason))
-    return tuple(found), "" if found else "; ".join(reasons)
+        reason = f"no engine takes {policy.label(server.shape.steps)} as a setting"
+        return tuple(Exported(name, (), reason) for name in order), said
+    return tuple(_exported(name, scenario, server.shape, policy) for name in order), said
 
 
-def _engine_of(scenario: Scenario) -> str:
+def _exported(engine: str, scenario: Scenario, shape: Tree, policy: PolicySpec) -> Exported:
+    try:
+        return Exported(engine, snippets(engine, setting_for(scenario, shape, policy)))
+    except NotExpressibleError as reason:
+        return Exported(engine, (), str(reason))
+
+
+def settings_yaml(server: Server) -> str:
+    """The same as a scenario states it, with the limits filled in, in vLLM's spelling."""
+    policy, deployment, shape = server.policy, server.deployment, server.shape
+    values: dict[str, object] = {"method": deployment.method}
+    if deployment.drafter is not None:
+        values["drafter"] = deployment.drafter.name
+    if isinstance(policy, ByBatch):
+        values["by_batch"] = [list(entry) for entry in policy.table]
+    elif shape.is_chain:
+        if policy.largest is None:
+            values["num_speculative_tokens"] = shape.depth
+        if policy != FIXED:
+            values["policy"] = policy.model_dump(mode="json", exclude_none=True)
+    else:
+        values["tree"] = {"steps": shape.steps, "topk": shape.width, "draft_tokens": shape.nodes}
+    stated = {"speculation": values, "limits": asdict(server.scenario.limits)}
+    return str(yaml.safe_dump(stated, sort_keys=False, allow_unicode=True))
+
+
+def settings_blocks(server: Server) -> Iterator[Block]:
+    """What to paste, for a page: the scenario's own engine first."""
+    found, said = exports_of(server)
+    if said:
+        yield Text(f"{said[:1].upper()}{said[1:]}.")
+    own = engine_of(server.scenario)
+    for each in found:
+        for snippet in each.snippets:
+            where = f"in `{snippet.file}`" if snippet.file else "on the command line"
+            simulated = "" if each.engine == own or own not in ENGINES else " (not the engine simulated)"
+            yield Code(snippet.text, f"For {each.engine}, {where}{simulated}:", "sh" if not snippet.file else "")
+            if snippet.notes:
+                yield Text(f"Mind: {'; '.join(snippet.notes)}.")
+    reasons: dict[str, list[str]] = {}
+    for each in found:
+        if each.reason:
+            reasons.setdefault(each.reason, []).append(each.engine)
+    if reasons:
+        said_why = "; ".join(f"{', '.join(who)} ({why})" for why, who in reasons.items())
+        yield Text(f"Without a setting for it: {said_why}.")
+    yield Code(settings_yaml(server), "The same as a scenario states it, with every default filled in:", "yaml")
+
+
+def engine_of(scenario: Scenario) -> str:
     """The engine without the version of its profile."""
     return Path(scenario.file.engine).stem.partition("_")[0]
 
 
 def exported(scenario: Scenario, engine: str | None = None, gamma: int | None = None) -> tuple[Snippet, ...]:
     """The snippets for an engine, the scenario's own where left out. Raises `SpecError` where it cannot do what is asked."""
-    name = engine or _engine_of(scenario)
+    name = engine or engine_of(scenario)
     if name not in ENGINES:
         where = "--engine"
         raise SpecError([Problem(where, "", f"must be one of {', '.join(ENGINES)}", repr(name), nearest(name, ENGINES))])

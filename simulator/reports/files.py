@@ -11,14 +11,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from simulator.plots import (
-    break_even_figures,
-    drawn_into,
-    explanation_figures,
-    rates_figure,
-    run_figures,
-    schedule_figure,
-)
+from simulator.plots.break_even import schedule_figure
+from simulator.plots.figures import break_even_figures, drawn_into, explanation_figures, run_figures
+from simulator.plots.rates import rates_figure
 from simulator.questions.break_even import BreakEven, break_even
 from simulator.questions.capacity import CapacityAnswer
 from simulator.questions.explanation import Explanation
@@ -26,10 +21,11 @@ from simulator.questions.load_curve import load_curve
 from simulator.questions.schedule import ScheduleAnswer
 from simulator.questions.sensitivity import Sensitivity, sensitivity
 from simulator.reports.break_even_page import break_even_page
-from simulator.reports.capacity import capacity_csv, capacity_summary
+from simulator.reports.capacity import capacity_csv, capacity_summary, settings_server
 from simulator.reports.capacity_page import capacity_page
 from simulator.reports.explanation import explanation_summary
 from simulator.reports.explanation_page import explanation_page
+from simulator.reports.exports import exports_of
 from simulator.reports.html import html
 from simulator.reports.markdown import markdown
 from simulator.reports.page import Figure as PageFigure
@@ -53,7 +49,8 @@ def write_run(result: SimulationResult, directory: str | Path) -> tuple[Path, ..
 
     Raises `SpecError` naming the flag where the directory cannot be written.
     """
-    answer = break_even(result.scenario) if result.scenario.deployment.speculative else None
+    chosen = subject(result)
+    answer = None if chosen is None else break_even(chosen.variant.scenario)
     moved, curve = _moved(result), load_curve(result)
 
     def fill(folder: Path) -> None:
@@ -79,12 +76,17 @@ def write_break_even(answer: BreakEven, directory: str | Path) -> tuple[Path, ..
 
 
 def write_capacity(answer: CapacityAnswer, directory: str | Path) -> tuple[Path, ...]:
-    """A capacity answer as a page, capacity.json, capacity.csv (every simulated rate) and a figure; otherwise as `write_run`."""
+    """A capacity answer as a page, capacity.json, capacity.csv (every simulated rate), a figure and each engine's settings in a
+    file that it reads; otherwise as `write_run`."""
 
     def fill(folder: Path) -> None:
         write_page(folder, capacity_page(answer), [("rates", rates_figure(answer))] if answer.best is not None else [])
         write_text(folder / "capacity.json", to_json(capacity_summary(answer)))
         write_text(folder / "capacity.csv", capacity_csv(answer))
+        server = settings_server(answer)
+        for each in () if server is None else exports_of(server)[0]:
+            for snippet in each.snippets:
+                write_text(folder / f"{each.engine}_{snippet.file or 'flags.txt'}", snippet.text.rstrip() + "\n")
 
     return replace_files(Path(directory), fill)
 
@@ -121,9 +123,8 @@ def _moved(result: SimulationResult) -> Sensitivity | None:
         return None
     shape, replicas = chosen.shape, result.scenario.deployment.independent_replicas
     point = replicas * chosen.batch, max(round(chosen.context), 1)
-    if shape.is_chain:
-        return sensitivity(result.scenario, shape.depth, *point)
-    return sensitivity(result.scenario, None, *point, tree=shape)
+    own = chosen.variant.scenario
+    return sensitivity(own, shape.depth, *point) if shape.is_chain else sensitivity(own, None, *point, tree=shape)
 
 
 def to_json(data: dict[str, Any]) -> str:

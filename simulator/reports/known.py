@@ -8,8 +8,8 @@ from simulator import resources
 from simulator.acceptance import shipped_profiles
 from simulator.architecture import models
 from simulator.hardware import find_hardware
-from simulator.plots.words import METHOD_NAMES
 from simulator.serving_engine import find_engine
+from simulator.speculation import METHOD_NAMES
 from simulator.workload import load_workload_profile, profile_ids
 
 Entry = dict[str, str | int | float]

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from simulator.plots import save
 from simulator.plots.local_validation import local_validation_figure
-from simulator.plots.words import significant, times
+from simulator.plots.style import save
+from simulator.printed_numbers import significant, times
 from simulator.questions.decoding_replay import TERMS
 from simulator.questions.local_validation import (
     MEAN_BAR,

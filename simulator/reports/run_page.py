@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
-
-import yaml
 
 from simulator.cost.uncertainty import Estimate
-from simulator.draft_policy import FIXED, ByBatch
-from simulator.plots.words import interval, is_known, milliseconds, short_name, significant, speculation_name, times
+from simulator.plots.words import drafting_name, interval, is_known, short_name, speculation_name
+from simulator.printed_numbers import milliseconds, significant, times
 from simulator.questions.sensitivity import Sensitivity
-from simulator.reports.exports import engine_snippets
-from simulator.reports.page import Block, Bullets, Code, Fact, Figure, Page, Section, Table, Text, Tone, Verdict
+from simulator.reports.exports import settings_blocks
+from simulator.reports.page import Block, Bullets, Fact, Figure, Page, Section, Table, Text, Tone, Verdict
 from simulator.reports.sensitivity import sensitivity_sentences
 from simulator.reports.sources import closing_sections, closing_words
 from simulator.reports.variants import run_table
 from simulator.reports.verdict import RATES, Answer, answer, ends, gets_worse, headline, subject
 from simulator.scenario import Scenario
-from simulator.simulation import Comparison, SimulationResult
+from simulator.simulation import Comparison, SimulationResult, speculative_servers
 
 OUTCOMES: Mapping[Answer, tuple[str, Tone]] = {
     "win": ("speculation wins", "good"),
@@ -66,7 +63,7 @@ def _verdict(result: SimulationResult, chosen: Comparison) -> Verdict:
 
 def _number(result: SimulationResult, chosen: Comparison) -> tuple[str, str, Estimate | None]:
     """(the gain in large type, what it is, the interval to draw); of open acceptance from one end of the band to the other."""
-    how = f"with {speculation_name(result.scenario)}, {chosen.variant.shape.name}"
+    how = f"with {speculation_name(chosen.variant.scenario)}, {chosen.variant.shape.name}"
     if answer(result) == "depends":
         low, *_, high = sorted((end.gain for end in ends(result)), key=lambda gain: gain.value)
         return (
@@ -120,7 +117,7 @@ def _in_common(scenario: Scenario) -> Iterator[str]:
     if workload.time_out_s is not None:
         yield f"Clients give up after {workload.time_out_s:g} s."
     if limits.swap_space_bytes:
-        yield f"Preempted sequences move to {limits.swap_space_bytes / 1e9:.3g} GB of each device's host memory."
+        yield f"Preempted sequences move to {significant(limits.swap_space_bytes / 1e9)} GB of each device's host memory."
 
 
 def _reading(result: SimulationResult) -> str:
@@ -154,7 +151,7 @@ def advice(result: SimulationResult, chosen: Comparison) -> str:
         return "Leave speculation off for this workload."
     if found == "close" and worse:
         return f"Leave speculation off: the gain in {chosen.metric} is not certain, and {worse} certainly gets worse."
-    on = f"Turn it on: {speculation_name(result.scenario)} with {chosen.variant.label}."
+    on = f"Turn it on: {drafting_name(result.scenario, chosen.variant.label)}."
     if worse:
         return f"{on} Mind that {worse} gets worse."
     return on if found == "win" else "No gain is certain; the settings below are those with the largest one."
@@ -166,31 +163,5 @@ def _settings(result: SimulationResult, chosen: Comparison) -> Iterator[Block]:
     if said.startswith(("Leave", "Measure")):
         yield Text(said)
         return
-    snippets, reason = engine_snippets(result.scenario, *chosen.variant.drafting)
-    for snippet in snippets:
-        where = f"in `{snippet.file}`" if snippet.file else "on the command line"
-        yield Code(snippet.text, f"For {snippet.engine}, {where}:", "sh" if not snippet.file else "")
-        if snippet.notes:
-            yield Text(f"Mind: {'; '.join(snippet.notes)}.")
-    if reason:
-        yield Text(f"This engine has no setting for it: {reason}.")
-    yield Code(_settings_yaml(result.scenario, chosen), "The same as a scenario states it, with every default filled in:", "yaml")
-
-
-def _settings_yaml(scenario: Scenario, chosen: Comparison) -> str:
-    """In vLLM's spelling."""
-    policy, drafter = chosen.variant.policy, scenario.deployment.drafter
-    values: dict[str, object] = {"method": scenario.deployment.method}
-    if drafter is not None:
-        values["drafter"] = drafter.name
-    if isinstance(policy, ByBatch):
-        values["by_batch"] = [list(entry) for entry in policy.table]
-    elif chosen.variant.shape.is_chain:
-        if policy.largest is None:
-            values["num_speculative_tokens"] = chosen.variant.gamma
-        if policy != FIXED:
-            values["policy"] = policy.model_dump(mode="json", exclude_none=True)
-    else:
-        shape = chosen.variant.shape
-        values["tree"] = {"steps": shape.steps, "topk": shape.width, "draft_tokens": shape.nodes}
-    return str(yaml.safe_dump({"speculation": values, "limits": asdict(scenario.limits)}, sort_keys=False, allow_unicode=True))
+    servers = dict(speculative_servers(result.scenario, []))
+    yield from settings_blocks(servers[chosen.variant.label])

@@ -17,7 +17,7 @@ from simulator.draft_tree import Tree
 from simulator.plots.words import acceptance_source, is_known, provenance
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
 from simulator.reports.verdict import answer, headline, subject, verdict_sentence
-from simulator.scenario import Scenario
+from simulator.scenario import PrefillInstances, Scenario
 from simulator.serving import AcceptanceCounts, unmet_limits
 from simulator.simulation import Comparison, SimulationResult, Variant
 
@@ -69,6 +69,7 @@ def _variant(result: SimulationResult, variant: Variant) -> dict[str, Any]:
         }
     head = {
         "label": variant.label,
+        "method": variant.deployment.method,
         **_drafts(variant.shape),
         "policy": variant.policy.model_dump(exclude_none=True) if variant.gamma else None,
         "off_share": variant.off_share if variant.gamma else None,
@@ -147,6 +148,7 @@ def break_even_summary(answer: BreakEven) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "points": [break_even_row(point) for point in answer.points],
         "best": answer.best,
+        "policies": answer.policies,
         **ending(answer.scenario, answer.warnings),
     }
     data: dict[str, Any] = plain_data(summary)
@@ -217,6 +219,19 @@ def settings(scenario: Scenario) -> dict[str, Any]:
         **asdict(deployment.parallelism),
         "router": scenario.file.parallel.router or "round_robin",
         "further_replicas": [{"hardware": hardware.name, "count": count} for hardware, count in scenario.further_hardware],
+        "disaggregated_prefill": None if scenario.prefill is None else _prefill(scenario.prefill),
+        "devices": sum(count for _, count in scenario.hardware_counts(deployment)),
+        **_drafting_settings(scenario),
+        **({"alternatives": [_drafting_settings(one) for one in scenario.alternatives]} if scenario.alternatives else {}),
+        "block_tokens": deployment.engine.block_tokens,
+        **asdict(scenario.limits),
+    }
+
+
+def _drafting_settings(scenario: Scenario) -> dict[str, Any]:
+    """How one method drafts."""
+    deployment = scenario.deployment
+    return {
         "method": deployment.method,
         "drafter": None if deployment.drafter is None else deployment.drafter.name,
         "drafter_weights": None if deployment.drafter is None else deployment.drafter_weights,
@@ -224,9 +239,13 @@ def settings(scenario: Scenario) -> dict[str, Any]:
         "draft_device": _draft_device(deployment),
         "num_speculative_tokens": scenario.gammas,
         "trees": [shape for shape in scenario.shapes if not shape.is_chain],
-        "block_tokens": deployment.engine.block_tokens,
-        **asdict(scenario.limits),
     }
+
+
+def _prefill(instances: PrefillInstances) -> dict[str, Any]:
+    """Instances that compute prompts, with every default filled in."""
+    told = {field.name: getattr(instances, field.name) for field in fields(instances)}
+    return told | {"hardware": instances.hardware.name}
 
 
 def _draft_device(deployment: Deployment) -> dict[str, Any] | None:

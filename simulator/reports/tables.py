@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 
 from simulator.cost.uncertainty import Estimate
 from simulator.draft_tree import Tree
-from simulator.plots.words import interval, milliseconds, significant, times
+from simulator.plots.words import interval
 from simulator.prediction import Prediction
+from simulator.printed_numbers import milliseconds, significant, times
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
 
 NOTHING = "–"
@@ -72,6 +73,10 @@ def _context_rows(answer: BreakEven, context: int) -> list[list[str]]:
             ["best γ" if all(shape.is_chain for shape, _ in points) else "best", *(best[batch].name for batch in answer.batches)]
         )
         rows.append(["speedup", *(times(best[batch].speedup) for batch in answer.batches)])
+    for label in dict.fromkeys(choice.label for choice in answer.policies):
+        drafted = [each for each in answer.policies if (each.label, each.context_tokens) == (label, context)]
+        rows.append([label, *(str(each.num_speculative_tokens or "off") for each in drafted)])
+        rows.append(["speedup", *(times(each.speedup) for each in drafted)])
     return rows
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulator.cost.uncertainty import Estimate
 from simulator.draft_policy import Fixed
-from simulator.plots.words import interval, significant, times
+from simulator.plots.words import interval
+from simulator.printed_numbers import significant, times
 from simulator.serving.metrics import Distribution
 from simulator.simulation import Comparison, SimulationResult, Variant
 
@@ -24,11 +26,13 @@ Table = tuple[list[str], list[list[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One variant of the table; `comparison` is None for the run without speculation."""
+    """One variant of the table; `comparison` is None for the run without speculation. named: the method stands in its
+    heading."""
 
     variant: Variant
     comparison: Comparison | None = None
     closed_loop: bool = False
+    named: bool = False
 
 
 Cell = Callable[[Column], str | float | None]
@@ -57,7 +61,8 @@ def width(header: list[str], rows: list[list[str]]) -> int:
 
 def _table(result: SimulationResult, shown: list[Comparison]) -> Table:
     closed = result.scenario.file.workload.arrivals.users is not None
-    columns = [Column(result.plain, None, closed), *(Column(c.variant, c, closed) for c in shown)]
+    several = bool(result.scenario.alternatives)
+    columns = [Column(result.plain, None, closed), *(Column(c.variant, c, closed, several) for c in shown)]
     missing = len(result.comparisons) - len(shown)
     title = f"best {len(shown)} of {len(result.comparisons)}" if missing else "per variant"
     rows = [
@@ -100,7 +105,8 @@ def _heading(column: Column) -> str:
     label = column.variant.label
     end = " low" if "(low end)" in label else " high" if "(high end)" in label else ""
     shape = column.variant.shape
-    return (column.variant.policy.short(shape.steps) if shape.is_chain else shape.name) + end
+    name = (column.variant.policy.short(shape.steps) if shape.is_chain else shape.name) + end
+    return f"{column.variant.method} {name}" if column.named else name
 
 
 def _text(cell: Cell, column: Column) -> str:
@@ -137,17 +143,19 @@ def _verdict(column: Column) -> str | None:
 
 def _offered_load(column: Column) -> float | None:
     """Arriving requests against what a saturated replica finishes; None in a closed loop, which offers what is served."""
-    records = column.variant.result.records
-    span_s = records[-1].arrival_s - records[0].arrival_s
-    if column.closed_loop or span_s <= 0:
-        return None
-    return 100 * (len(records) - 1) / span_s / column.variant.saturation.per_s
+    share = column.variant.offered_share
+    return None if column.closed_loop or math.isinf(share) else 100 * share
 
 
 def _shared_prefixes(column: Column) -> float | None:
     """Hits of the prefix cache; None where there is none."""
     rate = column.variant.summary.prefix_hit_rate
     return 100 * rate if rate else None
+
+
+def _prefill_busy(column: Column) -> float | None:
+    load = column.variant.summary.prefill_load
+    return None if load is None else load.busy_fraction
 
 
 def _count(number: int) -> str | None:
@@ -177,6 +185,9 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
     ("R, break-even τ", _compared(lambda c: c.r.value)),
     ("α*, break-even", _compared(lambda c: c.break_even_acceptance_rate)),
     ("textbook speedup (×)", _compared(lambda c: c.textbook_speedup)),
+    ("prefill instances busy (%)", lambda column: _percent(_prefill_busy(column))),
+    ("KV transfer, mean (ms)", _statistic("kv_transfer_s", "mean", 1e3)),
+    ("  of it waiting (ms)", _statistic("kv_transfer_wait_s", "mean", 1e3)),
     ("prefill share at this load (%)", lambda column: 100 * column.variant.summary.load.prefill_share),
     ("KV cache (k tokens)", lambda column: column.variant.kv_blocks * column.variant.deployment.engine.block_tokens / 1e3),
     ("steps without drafts (%)", _compared(lambda c: None if isinstance(c.variant.policy, Fixed) else 100 * c.variant.off_share)),

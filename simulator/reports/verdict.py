@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from simulator.cost.uncertainty import Estimate
-from simulator.plots.words import interval, is_known, significant, speculation_name, times
+from simulator.plots.words import drafting_name, interval, is_known
+from simulator.printed_numbers import significant, times
 from simulator.simulation import TIE, Comparison, SimulationResult
 
 Answer = Literal["win", "lose", "close", "depends", "none"]
@@ -31,7 +32,7 @@ def subject(result: SimulationResult) -> Comparison | None:
 def ends(result: SimulationResult) -> tuple[Comparison, ...]:
     """Where acceptance is open, both ends of the measured band of the best γ or tree; otherwise none."""
     best = result.best
-    if best is None or result.scenario.file.acceptance is not None:
+    if best is None or best.variant.scenario.file.acceptance is not None:
         return ()
     return tuple(other for other in result.comparisons if other.variant.drafting == best.variant.drafting)
 
@@ -54,12 +55,14 @@ def _tie(chosen: Comparison, result: SimulationResult) -> list[str]:
     """Why the chosen γ or tree is not the one with the largest number."""
     taken = chosen.variant.shape
     larger = [c for c in result.comparisons if c.gain.value > chosen.gain.value and c.variant.shape.nodes > taken.nodes]
-    if not larger or result.scenario.file.acceptance is None:
+    if not larger or chosen.variant.scenario.file.acceptance is None:
         return []
     margin = f"{100 * TIE:.0f} %"
-    other = max(larger, key=lambda c: c.variant.shape.nodes).variant.shape
-    kind = "the smaller γ" if other.is_chain and taken.is_chain else taken.name
-    return [f"{other.name} gains less than {margin} more: {kind} is taken, as it needs less memory and fewer rows."]
+    other = max(larger, key=lambda c: c.variant.shape.nodes).variant
+    if result.scenario.alternatives:
+        return [f"{other.label} gains less than {margin} more: {chosen.variant.label} is taken, as it verifies fewer rows."]
+    kind = "the smaller γ" if other.shape.is_chain and taken.is_chain else taken.name
+    return [f"{other.shape.name} gains less than {margin} more: {kind} is taken, as it needs less memory and fewer rows."]
 
 
 def _worse(comparison: Comparison) -> list[str]:
@@ -77,7 +80,7 @@ def _reasons(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _outcome(comparison: Comparison, result: SimulationResult) -> str:
-    how = f"with {speculation_name(result.scenario)}, {comparison.variant.label}"
+    how = f"with {drafting_name(result.scenario, comparison.variant.label)}"
     if comparison.verdict != "close":
         return f"Speculation {'wins' if comparison.verdict == 'win' else 'loses'}: {_changed(comparison)} {how}."
     factor = f"Too close to call: the gain in {comparison.metric} is {times(comparison.gain.value)} {how}"

@@ -8,12 +8,15 @@ Read `file.py` for what a user may write, `scenario.py` for what it means, `load
 from __future__ import annotations
 
 from simulator.scenario.file import ParallelSpec, ScenarioFile, SweepSpec
+from simulator.scenario.limits import Limits
 from simulator.scenario.loading import load_scenario, scenario_document, scenario_of
-from simulator.scenario.scenario import Limits, Scenario
+from simulator.scenario.prefill_instances import PrefillInstances
+from simulator.scenario.scenario import Scenario
 
 __all__ = [
     "Limits",
     "ParallelSpec",
+    "PrefillInstances",
     "Scenario",
     "ScenarioFile",
     "SweepSpec",

@@ -12,6 +12,7 @@ from simulator.hardware import HardwareOverride
 from simulator.number_format import CacheFormat, WeightFormat
 from simulator.planning import PlanningSpec
 from simulator.serving import RouterName
+from simulator.serving_engine import KVTransferKind
 from simulator.spec import Spec
 from simulator.speculation import Speculation
 from simulator.workload import ServiceLevel, WorkloadSpec
@@ -26,12 +27,46 @@ class FurtherReplicas(Spec):
     count: Annotated[int, Field(ge=1, le=256)] = 1
 
 
+class Link(Spec):
+    """A link between instances: bytes a second of each device, one direction, and seconds from the last byte sent to its use."""
+
+    bandwidth_bytes_per_s: Annotated[float, Field(ge=1e6, le=1e16)]
+    latency_s: Annotated[float, Field(ge=0, le=10)] = 0.0
+
+
+def _kind_of_link(value: object) -> str:
+    return "a kind" if isinstance(value, str) else "a bandwidth and latency"
+
+
+LinkChoice = Annotated[
+    Annotated[Literal["intra_node", "inter_node"], Tag("a kind")] | Annotated[Link, Tag("a bandwidth and latency")],
+    Discriminator(_kind_of_link),
+]
+
+
+class DisaggregatedPrefill(Spec):
+    """Prompts are computed on instances of their own, and their KV caches go to those that decode: all replicas of the section.
+
+    hardware, tensor_parallel_size: of each instance, as where decoding runs if left out. max_num_batched_tokens: of their steps.
+    router: which of them a prompt goes to, in turn where left out. link: in one node, between nodes, or as stated.
+    kv_transfer: when caches move (`serving.kv_transfer`), as the engine does where left out.
+    """
+
+    instances: Annotated[int, Field(ge=1, le=256)] = 1
+    hardware: str | None = None
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = None
+    max_num_batched_tokens: Count | None = None
+    router: RouterName | None = None
+    link: LinkChoice = "inter_node"
+    kv_transfer: KVTransferKind | None = None
+
+
 class ParallelSpec(Spec):
     """Devices: tensor × pipeline × data of them, spread evenly over nodes (meanings: `cost.parallelism`).
 
     draft_tensor_parallel_size: as many as the target's where left out. data_parallel_size: replicas, each with limits of its own.
     further_replicas: beside them, on other devices. router: which of all replicas a request goes to, in turn where left out.
-    expert_parallel: whole experts on each device instead of a slice of all.
+    expert_parallel: whole experts on each device instead of a slice of all. disaggregated_prefill: prompts elsewhere.
     """
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
@@ -42,6 +77,7 @@ class ParallelSpec(Spec):
     router: RouterName | None = None
     expert_parallel: bool = False
     nodes: Annotated[int, Field(ge=1, le=256)] = 1
+    disaggregated_prefill: DisaggregatedPrefill | None = None
 
     def beyond_tensor(self) -> Parallelism:
         return Parallelism(self.pipeline_parallel_size, self.data_parallel_size, self.expert_parallel, self.nodes)
@@ -56,6 +92,14 @@ class TargetSpec(Spec):
     model: str
     weights: WeightFormat | None = None
     kv_cache: CacheFormat = "bf16"
+
+
+class AlternativeSpec(Spec):
+    """Another way to draft for the same service; draft_tensor_parallel_size as in `parallel`."""
+
+    speculation: Speculation
+    acceptance: AcceptanceSpec | None = None
+    draft_tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = None
 
 
 class LimitsSpec(Spec):
@@ -107,6 +151,7 @@ class ScenarioFile(Spec):
     target: TargetSpec
     speculation: Speculation | None = None
     acceptance: AcceptanceSpec | None = None
+    alternatives: Annotated[tuple[AlternativeSpec, ...], Field(min_length=1, max_length=16)] | None = None
     workload: WorkloadSpec
     limits: LimitsSpec = LimitsSpec()
     service_level: ServiceLevel | None = None

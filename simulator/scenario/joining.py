@@ -7,8 +7,8 @@ from simulator.cost.deployment import Deployment
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.hardware import Hardware
 from simulator.scenario.file import LimitsSpec, TargetSpec
+from simulator.scenario.limits import Limits
 from simulator.scenario.reading import Reading
-from simulator.scenario.scenario import Limits
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import (
     DEFAULT_DRAFT_KV_TOKENS,

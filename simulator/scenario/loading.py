@@ -5,10 +5,12 @@ All mistakes of a file are reported together: a section that is wrong does not k
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from simulator import resources
 from simulator.scenario.acceptance import check_acceptance
+from simulator.scenario.alternatives import SECTION, alternative_document, named_as_written
 from simulator.scenario.file import ScenarioFile
 from simulator.scenario.joining import deployment_of, limits_of
 from simulator.scenario.names import (
@@ -20,6 +22,7 @@ from simulator.scenario.names import (
     find_target,
     read_source,
 )
+from simulator.scenario.prefill_instances import find_prefill_instances, prefill_problems
 from simulator.scenario.reading import Reading
 from simulator.scenario.remarks import remark
 from simulator.scenario.scenario import Scenario
@@ -58,7 +61,28 @@ def scenario_of(document: Document) -> Scenario:
     scenario = _resolved(Reading(document, sections, problems))
     if problems or scenario is None:
         raise SpecError(sorted(dict.fromkeys(problems), key=_line))
-    return scenario
+    return _with_alternatives(scenario)
+
+
+def _with_alternatives(scenario: Scenario) -> Scenario:
+    """The scenario with its alternatives resolved. Raises `SpecError` with the mistakes of all of them."""
+    document, stated = scenario.document, scenario.file.alternatives or ()
+    found: list[Scenario] = []
+    problems: list[Problem] = []
+    if stated and not scenario.deployment.speculative:
+        problems.append(document.problem((SECTION,), "must stand beside a speculation section: they are compared with it"))
+    for index, alternative in enumerate(stated):
+        if alternative.speculation.method == "none":
+            location = (SECTION, index, "speculation", "method")
+            problems.append(document.problem(location, "must draft: no speculation is always compared", "none"))
+            continue
+        try:
+            found.append(scenario_of(alternative_document(document, index)))
+        except SpecError as error:
+            problems += named_as_written(error.problems, index)
+    if problems:
+        raise SpecError(sorted(dict.fromkeys(problems), key=_line))
+    return replace(scenario, alternatives=tuple(found))
 
 
 def _resolved(reading: Reading) -> Scenario | None:
@@ -82,10 +106,12 @@ def _resolved(reading: Reading) -> Scenario | None:
     reading.collect(memory_problems(reading, deployment, limits))
     reading.collect(further_replica_problems(reading, deployment, limits, further))
     reading.collect(router_problems(reading, deployment, limits, bool(further)))
-    remark(reading, deployment, limits, further)
+    prefill = reading.attempt(lambda: find_prefill_instances(reading, deployment, limits))
+    reading.collect(prefill_problems(reading, deployment, limits, prefill))
+    remark(reading, deployment, limits, further, prefill)
     name = Path(reading.document.source).stem
     file = ScenarioFile.model_construct(**reading.sections)
-    return Scenario(name, reading.document, file, deployment, limits, source, tuple(reading.warnings), further)
+    return Scenario(name, reading.document, file, deployment, limits, source, tuple(reading.warnings), further, prefill)
 
 
 def _line(problem: Problem) -> int:

@@ -10,8 +10,8 @@ from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import parallel_faults
 from simulator.hardware import Hardware
 from simulator.scenario.file import LimitsSpec, ParallelSpec
+from simulator.scenario.limits import Limits
 from simulator.scenario.reading import Reading
-from simulator.scenario.scenario import Limits
 from simulator.serving_engine import ServingEngine
 from simulator.spec import Problem
 from simulator.speculation import Speculation, drafts_at_once, tokenizer_problem

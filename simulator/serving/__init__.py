@@ -1,9 +1,10 @@
 """One engine serving requests in simulated time. Read `replica` (the loop), then `scheduler` (what a step runs).
 
 `record` holds what happened, `metrics` what it means, `kv_cache` counts blocks, `arrivals` releases requests; `replicas` puts
-several engines on one clock, `router` sends each request to one of them.
+several engines on one clock, `router` sends each request to one of them, `disaggregation` has prompts computed on some of them.
 """
 
+from simulator.serving.kv_transfer import KVTransfer, TransferRecords
 from simulator.serving.metrics import (
     AcceptanceCounts,
     Distribution,
@@ -16,9 +17,10 @@ from simulator.serving.metrics import (
 )
 from simulator.serving.record import EngineStatistics, RequestRecord, RequestRecords, ServingResult, StepRecord, StepRecords
 from simulator.serving.replica import StepCost, StepPricer
-from simulator.serving.replicas import Engine, serve_on_replicas
+from simulator.serving.replicas import Engine, Prefill, serve_on_replicas
 from simulator.serving.router import RouterName
-from simulator.serving.scheduler import AcceptancePath, BatchingRules, no_lookahead, one_slot_per_draft
+from simulator.serving.rules import BatchingRules, no_lookahead, one_slot_per_draft
+from simulator.serving.sequence import AcceptancePath
 from simulator.serving.serve import serve
 
 __all__ = [
@@ -28,8 +30,10 @@ __all__ = [
     "Distribution",
     "Engine",
     "EngineStatistics",
+    "KVTransfer",
     "Load",
     "PairedRatio",
+    "Prefill",
     "RequestRecord",
     "RequestRecords",
     "RouterName",
@@ -39,6 +43,7 @@ __all__ = [
     "StepRecord",
     "StepRecords",
     "Summary",
+    "TransferRecords",
     "no_lookahead",
     "one_slot_per_draft",
     "paired_ratio",

@@ -7,10 +7,11 @@ them (`booking`): context, blocks and emitted tokens of its rounds are added to 
 slice additions whatever the batch. The sums of a coming round then stand on the timeline; pricing R rounds is arithmetic on a
 slice (`alike`), and their ends are running sums. What is past stays there until it becomes records (`step_log`).
 
-R is the horizon: the first end of a booking, or the first round whose blocks exceed the pool, whichever comes first. One event
-ends the span. An arrival cuts it at the end of the round in progress; what lies beyond is forgotten, for it stands on the
-timeline still. A preempted sequence subtracts what is left of its booking. A new γ books everyone anew. Prompts are planned by
-the readable scheduler beside the sums, one step at a time.
+R is the horizon: the first end of a booking, the first round whose blocks exceed the pool, or the round in which the next
+request arrives, whichever comes first. One event ends the span. An arrival that was not foreseen (a user's next request) cuts it
+at the end of the round in progress; what lies beyond is forgotten, for it stands on the timeline still. A preempted sequence
+subtracts what is left of its booking. A new γ books everyone anew. Prompts are planned by the readable scheduler beside the
+sums, one step at a time.
 
 Whatever does not fit this is planned and committed sequence by sequence, as the readable engine does it, for as long as it
 lasts: a token budget too small for every sequence, a lone sequence that outgrows the pool. Rounds in which sequences differ in
@@ -34,10 +35,12 @@ import simpy
 from simulator.serving.arrivals import delay_until
 from simulator.serving.booking import BLOCKS, CONTEXT, JUMPS, Booking, BookingScheduler
 from simulator.serving.instant import Instant
+from simulator.serving.plan import StepPlan
 from simulator.serving.policies import DraftPolicy
 from simulator.serving.record import EngineStatistics, RequestRecords, StepRecords
 from simulator.serving.replica import PricedStep, Replica, StepCost, StepPricer, accept, request_row, step_record, told
-from simulator.serving.scheduler import AcceptancePath, BatchingRules, StepPlan
+from simulator.serving.rules import BatchingRules
+from simulator.serving.sequence import AcceptancePath
 from simulator.serving.step_log import RoundTerms, StepLog, append_to
 from simulator.workload import Request
 
@@ -172,8 +175,9 @@ class BookedReplica(Replica):
             self._alarm = None
             return
         self._span = span = self._priced(plan)
-        self._rounds = len(span.seconds)
-        self._wake_at(float(span.end_s[-1]))
+        end_s = span.end_s
+        self._rounds = rounds = bisect_left(end_s, self.next_arrival_s(), 0, len(end_s) - 1) + 1
+        self._wake_at(float(end_s[rounds - 1]))
 
     # ----------------------------------------------------------------------------------------------------------- price
 
@@ -188,7 +192,7 @@ class BookedReplica(Replica):
         if alike is None:
             cost = self._switched(self._swapped(plan, self._price_singly(plan)), switches)
             seconds, terms = [cost.seconds], cost.terms
-        elif (rounds := 1 if switches else self._horizon(plan)) > SHORT_SPAN:
+        elif (rounds := 1 if switches else self._horizon(plan, alike)) > SHORT_SPAN:
             return self._long_span(plan, alike, rounds)
         elif plan.prefill or plan.moved_blocks or switches:
             cost = self._switched(self._swapped(plan, self._mixed(plan, alike)), switches)
@@ -231,8 +235,8 @@ class BookedReplica(Replica):
             decode = [s.booking.decode(now) for s in self.scheduler.running if s.booking is not None]
         return self.pricer.price(decode, plan.prefill, plan.prompts_finished, **told(plan))
 
-    def _horizon(self, plan: StepPlan) -> int:
-        """Rounds until something other than a round happens."""
+    def _horizon(self, plan: StepPlan, alike: AlikeRounds) -> int:
+        """Rounds until something other than a round happens: the next arrival may come in the last of them, or before."""
         timeline = self.scheduler.timeline
         if plan.prefill or plan.preempted or len(self.scheduler.running) > plan.booked:
             return 1
@@ -241,6 +245,10 @@ class BookedReplica(Replica):
         rounds = min(timeline.first_end() - timeline.now, LONGEST_SPAN)
         if self._policy is not None and self._policy.looks_in < rounds:
             rounds = int(self._policy.looks_in)
+        if rounds > 2 and (left_s := self.next_arrival_s() - self.env.now) < math.inf:
+            first_s = alike.one(*timeline.contexts(1)[:, 0].tolist())[0]
+            # As contexts grow, no later round is shorter: these reach the next arrival, if not the horizon.
+            rounds = min(rounds, 1 + int(left_s / first_s)) if first_s > 0 else rounds
         kv = self.scheduler.kv
         blocks, most = timeline.coming(BLOCKS, rounds), kv.free_blocks + kv.booked_blocks
         if blocks[-1] > most:

@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.serving.scheduler import BatchingRules, Scheduler, SequenceState, StepPlan
+from simulator.serving.plan import StepPlan
+from simulator.serving.rules import BatchingRules
+from simulator.serving.scheduler import Scheduler
+from simulator.serving.sequence import SequenceState
 
 Integers = NDArray[np.int64]
 # Rows of the timeline: sums over the sequences of a round, and one maximum. JUMPS counts the tokens of rounds with drafts, CUT
@@ -184,8 +187,10 @@ class Timeline:
         self._make_room(booking.end)
         first, last = booking.start - self.origin, booking.end - self.origin
         for row, values in booking.rows:
-            self.rows[row, first:last] += values
-        self.rows[CUT, last - 1] += booking.cut
+            sums = self.rows[row, first:last]
+            sums += values
+        if booking.cut:
+            self.rows[CUT, last - 1] += booking.cut
         longest = self.rows[LONGEST, first:last]
         np.maximum(longest, booking.context, out=longest)
         if booking.drafted is not None:
@@ -367,7 +372,8 @@ class BookingScheduler(Scheduler):
         super()._preempt(sequence)
 
     def _admitted_for(self) -> Iterable[SequenceState]:
-        return self.running if self.rules.admission == "whole_request" else self.running[len(self.timeline) :]
+        admitted = super()._admitted_for()
+        return admitted if self.rules.admission == "whole_request" else tuple(admitted)[len(self.timeline) :]
 
     def _held(self, plan: StepPlan, sequence: SequenceState) -> int:
         if sequence.booking is None:
@@ -380,6 +386,11 @@ class BookingScheduler(Scheduler):
             return False
         self.unbooked.append(sequence)
         return True
+
+    def _join(self, sequence: SequenceState) -> None:
+        super()._join(sequence)
+        if sequence.decoding:
+            self.unbooked.append(sequence)
 
     def drop_cancelled(self) -> list[SequenceState]:
         for sequence in self.cancelled:

@@ -1,19 +1,23 @@
 """What happens at one instant on several replicas, in an order of meaning instead of an order of events.
 
-First requests arrive and clients give up; then steps end; then users send what follows the answers that they got; last, steps
-begin. So whoever chooses a replica sees the same of all of them whichever engine serves, and a step that begins now sees all that
-has been sent to it by now.
+First requests arrive, caches that were sent come, and clients give up; then steps end; then prompts that were computed for
+another engine go there; then users send what follows the answers that they got; then steps begin; last, blocks that were
+reserved are told of. So whoever chooses a replica sees the same of all of them whichever engine serves, and a step that begins
+now sees all that has been sent to it by now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import simpy
 from simpy.events import NORMAL
 
-ANSWERED = NORMAL + 1
-STEPS_BEGIN = NORMAL + 2
+COMPUTED = NORMAL + 1
+ANSWERED = NORMAL + 2
+STEPS_BEGIN = NORMAL + 3
+RESERVED = NORMAL + 4
 
 
 class Instant:
@@ -21,13 +25,18 @@ class Instant:
 
     def __init__(self, env: simpy.Environment, answered: Callable[[int, int], None]):
         self.env, self.answered = env, answered
-        self._over: list[tuple[int, int, int]] = []
+        self._put_off: dict[int, list[tuple[int, int, Callable[[], None]]]] = {}
 
     def over(self, replica: int, request_id: int) -> None:
         """A request has ended with a step that ends now. Users are told replica by replica, and there in the order of ending."""
-        if not self._over:
-            self._later(ANSWERED).callbacks.append(self._tell)
-        self._over.append((replica, len(self._over), request_id))
+        self.put_off(ANSWERED, replica, partial(self.answered, replica, request_id))
+
+    def put_off(self, stage: int, replica: int, act: Callable[[], None]) -> None:
+        """Acts of one stage happen replica by replica, and there in the order in which they were put off."""
+        acts = self._put_off.setdefault(stage, [])
+        if not acts:
+            self._later(stage).callbacks.append(partial(self._act, stage))
+        acts.append((replica, len(acts), act))
 
     @property
     def nothing_follows(self) -> bool:
@@ -44,7 +53,7 @@ class Instant:
         self.env.schedule(event, priority)  # type: ignore[arg-type]
         return event
 
-    def _tell(self, _: simpy.Event) -> None:
-        over, self._over = sorted(self._over), []
-        for replica, _order, request_id in over:
-            self.answered(replica, request_id)
+    def _act(self, stage: int, _: simpy.Event) -> None:
+        acts, self._put_off[stage] = sorted(self._put_off[stage], key=lambda each: each[:2]), []
+        for _replica, _order, act in acts:
+            act()

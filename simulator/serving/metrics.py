@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.serving.record import Floats, RequestRecord, RequestRecords, ServingResult
+from simulator.printed_numbers import significant
+from simulator.serving.record import Floats, RequestRecord, RequestRecords, ServingResult, StepRecords
+from simulator.theory import student_t_quantile
 from simulator.workload import ServiceLevel
 
 WARM_UP_FRACTION = 0.1
@@ -49,19 +51,17 @@ class Distribution:
         return cls(int(data.size), float(data.mean()), *(float(value) for value in np.percentile(data, PERCENTILES)))
 
     @classmethod
-    def of_repeated(cls, values: Floats, times: NDArray[np.int64]) -> Distribution | None:
-        """The same of `values` of which each occurs so many `times`, without writing them out.
+    def of_repeated(cls, values: Floats, times: NDArray[np.int32]) -> Distribution | None:
+        """The same of `values` of which each occurs so many `times`, at least once, without writing them out.
 
         >>> Distribution.of_repeated(np.array([1.0, 3.0]), np.array([3, 1])) == Distribution.of([1.0, 1.0, 1.0, 3.0])
         True
         """
-        kept = times > 0
-        values, times = values[kept], times[kept]
         if not values.size:
             return None
         order = np.argsort(values)
         values, times = values[order], times[order]
-        up_to = np.cumsum(times)
+        up_to = np.cumsum(times, dtype=np.int64)
         count = int(up_to[-1])
         place = np.array(PERCENTILES) / 100 * (count - 1)
         whole = np.floor(place)
@@ -139,6 +139,9 @@ class Summary:
     `goodput_per_s` counts requests that finish in the window and meet every bound of the service level, per second;
     `good_fraction` is their part of those that finish or are given up in it. Both None without a service level.
     `cancelled`: given up by their clients; latencies are those of the others. `swaps`: preemptions that moved blocks to the host.
+    `load`: where answers are decoded; `prefill_load`: of replicas that only compute prompts, None without any. kv_transfer_s:
+    from the end of a prompt to its cache's being where it is decoded; kv_transfer_wait_s: the part of it in which nothing was
+    sent, for want of blocks there or of the link.
     `prefix_hit_rate`: share of the tokens of prompts, those computed again after a preemption too, that the prefix cache held.
     """
 
@@ -163,6 +166,9 @@ class Summary:
     load: Load
     acceptance: AcceptanceCounts
     note: str
+    prefill_load: Load | None = None
+    kv_transfer_s: Distribution | None = None
+    kv_transfer_wait_s: Distribution | None = None
 
 
 def summarise(
@@ -177,9 +183,6 @@ def summarise(
     missed = int(window.contains(cancelled_s).sum())
     cached = int(result.records.column("cached_tokens").sum())
     good = None if service_level is None else int(is_good(done, service_level).sum())
-    steps = result.steps
-    step_end_s = steps.column("start_s") + steps.column("seconds")
-    tokens = steps.column("emitted")[(window.start_s < step_end_s) & (step_end_s <= window.end_s)].sum()
     return Summary(
         requests=len(result.records),
         finished=len(served),
@@ -187,7 +190,7 @@ def summarise(
         cancelled=int((~np.isnan(cancelled_s)).sum()),
         preemptions=int(result.records.column("preemptions").sum()),
         swaps=int(result.records.column("swaps").sum()),
-        prefix_hit_rate=_ratio(cached, cached + float(steps.column("prefill_tokens").sum())),
+        prefix_hit_rate=_ratio(cached, cached + float(result.steps.column("prefill_tokens").sum())),
         measured=len(window.measured),
         queueing_s=latency["queueing"],
         ttft_s=latency["ttft"],
@@ -196,13 +199,33 @@ def summarise(
         itl_s=Distribution.of_repeated(*window.measured.gaps_s()),
         window_s=window.seconds,
         requests_per_s=_ratio(len(done), window.seconds) or 0.0,
-        output_tokens_per_s=_ratio(float(tokens), window.seconds) or 0.0,
+        output_tokens_per_s=_ratio(_emitted_in(result.steps, window), window.seconds) or 0.0,
         goodput_per_s=None if good is None else _ratio(good, window.seconds) or 0.0,
         good_fraction=None if good is None else _ratio(good, len(done) + missed),
         load=load_in(result, window),
         acceptance=acceptance_counts(served),
         note=window.note + _given_up(int((~np.isnan(cancelled_s)).sum())),
+        prefill_load=load_in(result, window, prefill=True) if result.prefill_replicas else None,
+        kv_transfer_s=_transfers(result, window, "landed_s"),
+        kv_transfer_wait_s=_transfers(result, window, "begin_s"),
     )
+
+
+def _emitted_in(steps: StepRecords, window: Window) -> float:
+    """Tokens of the steps that end in the window."""
+    end_s = steps.column("start_s")
+    end_s += steps.column("seconds")
+    return float(steps.column("emitted")[window.contains(end_s)].sum())
+
+
+def _transfers(result: ServingResult, window: Window, until: str) -> Distribution | None:
+    """From the end of measured prompts until their caches begin to move, or land."""
+    transfers = result.transfers
+    if transfers is None:
+        return None
+    measured = np.isin(transfers.column("request_id"), window.measured.column("request_id"))
+    seconds = transfers.column(until) - transfers.column("computed_s")
+    return Distribution.of(np.maximum(seconds[measured], 0.0))
 
 
 def _given_up(count: int) -> str:
@@ -223,37 +246,51 @@ def window_of(records: RequestRecords, warm_up_fraction: float = WARM_UP_FRACTIO
     start_s, end_s = float(arrival_s[-len(measured)]), float(records.column("arrival_s").max())
     note = (
         f"Latencies leave out the first {100 * warm_up_fraction:.0f} % of the requests (warm-up). "
-        f"Rates and means over time are from "
-        f"{start_s:.6g} s, the next arrival, to {end_s:.6g} s, the last arrival (no drain). Acceptance is over all requests."
+        f"Rates and means over time are from {significant(start_s)} s, the next arrival, to {significant(end_s)} s, "
+        "the last arrival (no drain). Acceptance is over all requests."
     )
     window = Window(start_s, end_s, measured, note)
     if window.contains(finish_s).sum() >= max(1.0, 0.1 * len(served)):
         return window
     start_s, end_s = float(arrival_s[0]), float(finish_s.max())
-    note = f"Nothing is left out, as few requests finish before the last arrival: {start_s:.6g} s to {end_s:.6g} s, with drain."
+    note = (
+        "Nothing is left out, as few requests finish before the last arrival: "
+        f"{significant(start_s)} s to {significant(end_s)} s, with drain."
+    )
     return Window(start_s, end_s, served, note)
 
 
-def load_in(result: ServingResult, window: Window) -> Load:
-    """Means over the part of each step that lies in the window."""
+def load_in(result: ServingResult, window: Window, prefill: bool = False) -> Load:
+    """Means over the part of each step that lies in the window, of replicas that decode or, with `prefill`, of the others."""
     steps = result.steps
     start_s, seconds = steps.column("start_s"), steps.column("seconds")
-    weight = np.clip(np.minimum(start_s + seconds, window.end_s) - np.maximum(start_s, window.start_s), 0.0, None)
+    # In place, as there may be millions of steps.
+    weight = start_s + seconds
+    np.minimum(weight, window.end_s, out=weight)
+    weight -= np.maximum(start_s, window.start_s, out=start_s)
+    np.maximum(weight, 0.0, out=weight)
+    del start_s
+    used_blocks, replicas = steps.column("used_blocks"), result.replicas
+    if result.prefill_replicas and result.replica_of_step is not None:
+        decoding = result.replicas - result.prefill_replicas
+        theirs = (result.replica_of_step >= decoding) == prefill
+        weight, used_blocks = weight * theirs, used_blocks[theirs]
+        replicas = result.prefill_replicas if prefill else decoding
     busy_s, decoding_s = float(weight.sum()), float(weight @ steps.column("decode_sequences"))
-    in_window = np.divide(weight, seconds, out=np.zeros_like(weight), where=seconds > 0)
+    in_window = np.divide(weight, seconds, out=seconds, where=seconds > 0)
     busy_share = {name: float(in_window @ steps.term(name)) / busy_s for name in steps.term_names} if busy_s > 0 else {}
 
     def mean(name: str) -> float | None:
         return _ratio(float(weight @ steps.column(name)), busy_s)
 
     return Load(
-        busy_fraction=_ratio(busy_s, window.seconds * result.replicas) or 0.0,
+        busy_fraction=_ratio(busy_s, window.seconds * replicas) or 0.0,
         mean_running=mean("running"),
         mean_decode_sequences=mean("decode_sequences"),
         mean_context_tokens=_ratio(float(weight @ steps.column("context_tokens")), decoding_s),
         mean_waiting=mean("waiting"),
         mean_used_blocks=mean("used_blocks"),
-        peak_used_blocks=int(steps.column("used_blocks").max(initial=0)),
+        peak_used_blocks=int(used_blocks.max(initial=0)),
         busy_share=busy_share,
         prefill_share=math.fsum(share for name, share in busy_share.items() if name.startswith("prefill")),
     )
@@ -336,9 +373,7 @@ def paired_ratio(
         return PairedRatio(ratio, 0.0, math.inf, len(pairs))
     log_ratios = np.log(without[:, 0] / without[:, 1])
     standard_error = math.sqrt((batches - 1) * float(log_ratios.var()))
-    from scipy.special import stdtrit  # slow to load
-
-    half = float(stdtrit(batches - 1, 0.5 + level / 2)) * standard_error
+    half = student_t_quantile(0.5 + level / 2, batches - 1) * standard_error
     return PairedRatio(ratio, ratio * math.exp(-half), ratio * math.exp(half), len(pairs))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import simpy
 
 from simulator.serving.arrivals import Arrival, delay_until
-from simulator.serving.scheduler import SequenceState
+from simulator.serving.sequence import SequenceState
 
 GiveUp = Callable[[SequenceState], None]
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import simpy
 
 from simulator.serving.instant import Instant
+from simulator.serving.plan import StepPlan
 from simulator.serving.policies import DraftPolicy
 from simulator.serving.record import EngineStatistics, RequestRecord, RequestRecords, RequestRow, StepRecord, StepRecords
-from simulator.serving.scheduler import AcceptancePath, BatchingRules, Scheduler, SequenceState, StepPlan
+from simulator.serving.rules import BatchingRules
+from simulator.serving.scheduler import Scheduler
+from simulator.serving.sequence import AcceptancePath, SequenceState
 from simulator.workload import Request
 
 
@@ -44,12 +47,31 @@ class PricedStep(NamedTuple):
     terms: tuple[tuple[str, float], ...]
 
 
+class Transfers(Protocol):
+    """Takes prompts that this engine computes to another, or the other way. Each is told at once, and acts when all that happens
+    at that time on any engine has happened."""
+
+    def computed(self, sequence: SequenceState, start_s: float, done: bool) -> None:
+        """A chunk of a prompt was computed in the step that began then; with `done` the last."""
+
+    def reserved(self, sequence: SequenceState, cached_tokens: int) -> None:
+        """Blocks are kept here for a prompt, of which so many tokens are here already."""
+
+    def dropped(self, sequence: SequenceState) -> None:
+        """One that was given up has left this engine."""
+
+
 class Replica:
     """One engine in simulated time, with what it has done so far.
 
-    `request_done` is called with its id as each request finishes; `arrived` with each that is queued. `instant`: the order of
-    what happens at one time, where that matters to other replicas.
+    `request_done` is called with its id as each request finishes; `arrived` with each that is queued. `next_arrival_s` tells
+    when the next one comes, where that is known. `instant`: the order of what happens at one time, where that matters to other
+    replicas. `transfers`: where prompts are computed and decoded on engines of their own; `hands_over`: this one computes
+    prompts, and `makes_first_token` too.
     """
+
+    transfers: Transfers | None = None
+    hands_over = makes_first_token = False
 
     def __init__(
         self,
@@ -67,6 +89,7 @@ class Replica:
         self._steps = StepRecords()
         self.request_done: Callable[[int], None] = lambda _: None
         self.arrived: Callable[[SequenceState], None] = lambda _: None
+        self.next_arrival_s: Callable[[], float] = lambda: math.inf
         self._policy = num_speculative_tokens if isinstance(num_speculative_tokens, DraftPolicy) else None
         self._last_gamma: int | None = None  # of the last step that decoded
         self._start()
@@ -88,9 +111,7 @@ class Replica:
     @property
     def outstanding(self) -> int:
         """Requests that wait or run, without those that were given up."""
-        scheduler = self.scheduler
-        gone = sum(not sequence.ended for sequence in scheduler.cancelled)
-        return len(scheduler.running) + len(scheduler.waiting) - gone
+        return self.scheduler.outstanding
 
     @property
     def used_blocks(self) -> int:
@@ -103,16 +124,54 @@ class Replica:
 
     def submit(self, request: Request) -> bool:
         """Queues a request that arrives now; False if it can never be served, which is recorded."""
-        prompt, output, now_s = request.prompt_tokens, request.output_tokens, self.env.now
-        if prompt < 1 or output < 1:
-            raise ValueError(f"request {request.request_id} must have prompt and output tokens (got {prompt} and {output})")
-        refusal = self.rules.refusal(prompt, output)
-        if refusal:
-            self.records.append(RequestRecord(request.request_id, now_s, prompt, output, rejected=refusal))
-            return False
-        self.arrived(self.scheduler.submit(request, now_s, self.paths(request)))
-        self._look_up()
+        if refusal := self.refusal(request, request.output_tokens):
+            return self.refuse(request, refusal)
+        sequence = self.sequence(request)
+        self.arrived(sequence)
+        self.queue(sequence)
         return True
+
+    def refusal(self, request: Request, output_tokens: int) -> str:
+        """Why a request can never be served here for so much of its output; "" if it can."""
+        prompt = request.prompt_tokens
+        if prompt < 1 or output_tokens < 1:
+            raise ValueError(
+                f"request {request.request_id} must have prompt and output tokens (got {prompt} and {output_tokens})"
+            )
+        return self.rules.refusal(prompt, output_tokens)
+
+    def refuse(self, request: Request, refusal: str) -> Literal[False]:
+        """Records that a request that arrives now can never be served."""
+        prompt, output = request.prompt_tokens, request.output_tokens
+        self.records.append(RequestRecord(request.request_id, self.env.now, prompt, output, rejected=refusal))
+        return False
+
+    def sequence(self, request: Request) -> SequenceState:
+        """A request that arrives now, in no queue yet."""
+        return self.scheduler.sequence(request, self.env.now, self.paths(request))
+
+    def queue(self, sequence: SequenceState) -> None:
+        """Queues a request that has arrived."""
+        self.scheduler.waiting.append(sequence)
+        self._look_up()
+
+    def offer(self, sequence: SequenceState) -> None:
+        """Blocks are wanted here for a prompt that another engine computes."""
+        self.scheduler.offered.append(sequence)
+        self._look_up()
+
+    def land(self, sequence: SequenceState, first_token: bool) -> None:
+        """The cache of a prompt has come, with its first token or for this engine to make that of the prompt's last."""
+        self.scheduler.land(sequence, sequence.prompt_tokens - (not first_token))
+        if first_token and sequence.cancelled_s is None and sequence.emit(1, self.env.now):
+            sequence.ended = True
+            self._record(sequence, request_row(sequence, self.env.now))
+        self._look_up()
+
+    def let_go(self, sequence: SequenceState) -> None:
+        """The blocks of a prompt that was handed over, or whose cache will not come, are not needed any more."""
+        self.scheduler.let_go(sequence)
+        self._look_up()
 
     def give_up(self, sequence: SequenceState) -> None:
         """The client of a request that is here goes away now; the engine lets it go at the end of the step in progress."""
@@ -172,7 +231,14 @@ class Replica:
         if self.scheduler.cancelled:
             for sequence in self.scheduler.drop_cancelled():
                 self.records.add(request_row(sequence, math.nan))
-        return self.scheduler.plan()
+                if self.transfers is not None:
+                    self.transfers.dropped(sequence)
+        plan = self.scheduler.plan()
+        if self.transfers is not None:
+            for sequence, cached_tokens in self.scheduler.reserved:
+                self.transfers.reserved(sequence, cached_tokens)
+            self.scheduler.reserved.clear()
+        return plan
 
     def _swapped(self, plan: StepPlan, cost: StepCost) -> StepCost:
         """The price with what moving blocks to the host and back takes."""
@@ -190,7 +256,7 @@ class Replica:
             if sequence.first_scheduled_s is None:
                 sequence.first_scheduled_s = start_s
             sequence.computed += new_tokens
-            if sequence.computed == sequence.prefill_tokens:
+            if not self.hands_over and sequence.computed == sequence.prefill_tokens:
                 total += 1
                 if sequence.emit(1, now_s):
                     finished.append(sequence)
@@ -209,7 +275,18 @@ class Replica:
             self.scheduler.finish(finished)
             for sequence in finished:
                 self._record(sequence, request_row(sequence, now_s))
-        return total
+        return total + (self._hand_over(plan, start_s) if self.hands_over else 0)
+
+    def _hand_over(self, plan: StepPlan, start_s: float) -> int:
+        """Tells where prompts go on of what was computed. Returns the first tokens that were made."""
+        assert self.transfers is not None
+        done = [s for s in plan.prompts if s.computed == s.prefill_tokens and s.cancelled_s is None]
+        self.scheduler.hand_over(done)
+        for sequence in plan.prompts:
+            self.transfers.computed(sequence, start_s, sequence.request_id in self.scheduler.in_transit)
+        for sequence in done:
+            sequence.computed = 0
+        return len(done) if self.makes_first_token else 0
 
     def _record(self, sequence: SequenceState, row: RequestRow) -> None:
         """A sequence has emitted its last token."""

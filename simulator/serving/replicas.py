@@ -1,7 +1,8 @@
 """Several replicas on one clock behind a router; a lone one is the common case, and needs none.
 
 Under `round_robin` replicas have nothing in common but the clock: requests are dealt in turn beforehand, and the users of a
-closed loop belong to one replica each, evenly. The other routers choose as each request arrives, whoever sends it.
+closed loop belong to one replica each, evenly. The other routers choose as each request arrives, whoever sends it. Where prompts
+are computed on replicas of their own (`disaggregation`), requests are dealt on both sides as they come there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -17,12 +19,15 @@ import simpy
 
 from simulator.serving.arrivals import ClosedLoop, OpenLoop, Submit
 from simulator.serving.booked_replica import BookedReplica
+from simulator.serving.disaggregation import Disaggregation
 from simulator.serving.instant import Instant
+from simulator.serving.kv_transfer import KVTransfer
 from simulator.serving.patience import Patience
 from simulator.serving.record import EngineStatistics, RequestRecords, ServingResult, StepRecords
 from simulator.serving.replica import Replica, StepPricer
-from simulator.serving.router import CHOICES, RouterName, in_turn
-from simulator.serving.scheduler import AcceptancePath, BatchingRules, SequenceState
+from simulator.serving.router import CHOICES, Choose, InTurn, RouterName, in_turn
+from simulator.serving.rules import BatchingRules
+from simulator.serving.sequence import AcceptancePath, SequenceState
 from simulator.workload import Request
 
 
@@ -35,26 +40,41 @@ class Engine(NamedTuple):
     num_speculative_tokens: Callable[[int], int]
 
 
+class Prefill(NamedTuple):
+    """Engines that compute prompts for those that decode. They draft nothing, but take prompts in for the drafter too."""
+
+    engines: Sequence[Engine]
+    transfer: KVTransfer
+    router: RouterName = "round_robin"
+
+
 def serve_on_replicas(
     requests: Iterable[Request],
     engines: Sequence[Engine],
     paths: Callable[[Request], AcceptancePath],
     *,
     router: RouterName = "round_robin",
+    prefill: Prefill | None = None,
     users: int | None = None,
     think_time_s: float = 0.0,
     time_out_s: float | None = None,
     readable: bool = False,
 ) -> ServingResult:
-    """As `serve`, on a replica for each of `engines`, to which `router` sends the requests."""
+    """As `serve`, on a replica for each of `engines`, to which `router` sends the requests; with `prefill` these only decode.
+
+    Replicas that compute prompts are counted and numbered after those that decode.
+    """
     requests = tuple(requests)
     if len({request.request_id for request in requests}) < len(requests):
         raise ValueError("request ids must differ")
-    fleet = _Fleet(engines, paths, router, time_out_s, readable)
+    fleet = _Fleet(engines, paths, router, prefill, time_out_s, readable)
     fleet.expect(requests, users, think_time_s)
     with _no_search_for_cycles():
         fleet.env.run()
-        return _together(fleet.replicas, len(requests))
+        result = _together(fleet.replicas, len(requests))
+    if prefill is None or fleet.ways is None:
+        return result
+    return replace(result, prefill_replicas=len(prefill.engines), transfers=fleet.ways.records)
 
 
 @contextmanager
@@ -78,6 +98,7 @@ class _Fleet:
         engines: Sequence[Engine],
         paths: Callable[[Request], AcceptancePath],
         router: RouterName,
+        prefill: Prefill | None,
         time_out_s: float | None,
         readable: bool,
     ):
@@ -85,10 +106,16 @@ class _Fleet:
         self.choose = None if len(engines) == 1 or router == "round_robin" else CHOICES[router]
         self.env = env = simpy.Environment(initial_time=0.0)
         kind = Replica if readable else BookedReplica
-        instant = None if self.choose is None else Instant(env, self._answered)
+        instant = None if self.choose is None and prefill is None else Instant(env, self._answered)
+        everyone = [*engines, *(() if prefill is None else prefill.engines)]
         self.replicas = [
-            kind(env, engine.rules, engine.pricer, paths, engine.num_speculative_tokens, instant) for engine in engines
+            kind(env, engine.rules, engine.pricer, paths, engine.num_speculative_tokens, instant) for engine in everyone
         ]
+        self.ways: Disaggregation | None = None
+        if prefill is not None and instant is not None:
+            sides = self.replicas[len(engines) :], self.replicas[: len(engines)]
+            choose = _choice(prefill.router), _choice(router)
+            self.ways = Disaggregation(env, instant, prefill.transfer, *sides, choose)
         self._loop_of: list[OpenLoop | ClosedLoop] = []  # by replica
         for index, replica in enumerate(self.replicas):
             replica.request_done = partial(self._answered if instant is None else instant.over, index)
@@ -106,23 +133,34 @@ class _Fleet:
                 return OpenLoop(self.env, theirs, submit)
             return ClosedLoop(self.env, theirs, submit, theirs_users, think_time_s)
 
-        if choose is not None:
-            self._loop_of = [loop(requests, lambda request: replicas[choose(replicas, request)].submit(request), users)] * len(
-                replicas
-            )
+        submit: Submit | None = self.ways.submit if self.ways is not None else None
+        if submit is None and choose is not None:
+            submit = lambda request: replicas[choose(replicas, request)].submit(request)  # noqa: E731
+        if submit is not None:
+            self._loop_of = [loop(requests, submit, users)] * len(replicas)
             return
         active = len(replicas) if users is None else max(min(len(replicas), users), 1)
         dealt = [requests] if active == 1 else in_turn(requests, active)
         for index, theirs in enumerate(dealt):
             share = None if users is None else users // active + (index < users % active)
             self._loop_of.append(loop(theirs, replicas[index].submit, share))
+            replicas[index].next_arrival_s = self._loop_of[index].next_arrival_s
 
     def _answered(self, replica: int, request_id: int) -> None:
+        if self.ways is not None:
+            self.ways.over(request_id)
         self._loop_of[replica].request_done(request_id)
 
     def _given_up(self, replica: int, sequence: SequenceState) -> None:
-        self.replicas[replica].give_up(sequence)
-        self._answered(replica, sequence.request_id)
+        if self.ways is not None:
+            self.ways.give_up(sequence)
+        else:
+            self.replicas[replica].give_up(sequence)
+        self._loop_of[replica].request_done(sequence.request_id)
+
+
+def _choice(router: RouterName) -> Choose:
+    return InTurn() if router == "round_robin" else CHOICES[router]
 
 
 def _together(replicas: Sequence[Replica], requests: int) -> ServingResult:

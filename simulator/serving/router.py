@@ -58,6 +58,21 @@ CHOICES: dict[RouterName, Choose] = {
 }
 
 
+class InTurn:
+    """`round_robin` for engines that requests reach one by one: sessions in turn, as each first comes."""
+
+    def __init__(self) -> None:
+        self._replica_of: dict[int, int] = {}
+        self._begun = 0
+
+    def __call__(self, replicas: Sequence[Replica], request: Request) -> int:
+        place = self._replica_of.get(request.follows) if request.follows is not None else None
+        if place is None:
+            place, self._begun = self._begun % len(replicas), self._begun + 1
+        self._replica_of[request.request_id] = place
+        return place
+
+
 def in_turn(requests: Sequence[Request], replicas: int) -> list[list[Request]]:
     """The requests of each replica under `round_robin`: sessions in turn, and a request that belongs to none is one.
 

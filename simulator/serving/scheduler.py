@@ -4,207 +4,22 @@ Running sequences come first, in the order of their admission, each decoding one
 token budget; then waiting prompts, first come first served, cut into chunks that fill what is left of the budget.
 When KV blocks run out, the sequence admitted last loses its blocks and computes its tokens again later, or has them moved to
 the host and back. A prompt whose beginning is in the prefix cache starts behind it.
+
+Where prompts are computed elsewhere (`disaggregation`), blocks are reserved for a prompt as it would be admitted; once its cache
+has come it runs as soon as there is a slot.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
 
 from simulator.serving.kv_cache import KVCache
+from simulator.serving.plan import StepPlan
 from simulator.serving.prefix_cache import NOTHING, Match, Run, block_runs
+from simulator.serving.rules import BatchingRules
+from simulator.serving.sequence import AcceptancePath, SequenceState
 from simulator.workload import Request
-
-if TYPE_CHECKING:
-    from simulator.serving.booking import Booking
-
-
-class AcceptancePath(Protocol):
-    """One request's fate: how many drafts are proposed and accepted from each position of its output."""
-
-    def accepted(self, position: int, drafted: int, /) -> int: ...
-    def proposed(self, position: int, num_speculative_tokens: int, /) -> int: ...
-
-
-def one_slot_per_draft(num_speculative_tokens: int) -> int:
-    """KV slots kept ahead of a sequence by engines whose drafter writes to the cache: one for every draft to come."""
-    return num_speculative_tokens
-
-
-def no_lookahead(num_speculative_tokens: int) -> int:  # noqa: ARG001
-    """KV slots kept ahead when drafts need no cache (n-gram look-up)."""
-    return 0
-
-
-Admission = Literal["first_chunk", "whole_prompt", "whole_request"]
-
-
-@dataclass(frozen=True, slots=True)
-class BatchingRules:
-    """Limits of a step, in vLLM's words. Raises ValueError where a limit is below what any step needs.
-
-    `prefill_first`: prompts get a step of their own before any decoding (vLLM V0, SGLang), instead of sharing it.
-    `chunked_prefill` False: a prompt is taken whole or not at all.
-    `watermark_blocks`: blocks that admitting a prompt leaves free, unless nothing runs.
-    `admission`: what must find room beside what was promised before: a prompt's first chunk (earlier vLLM V1, which can
-    thrash on long prompts), the whole prompt (vLLM's `scheduler_reserve_full_isl`), or prompt and output (TensorRT-LLM's
-    guaranteed no-evict, under which nothing is ever preempted).
-    `prefix_caching`: blocks are found again by requests with the same beginning. Of what is found, the last `recomputed_blocks`
-    are computed all the same (vLLM under drafters that read the target's states, which are not kept); with `recomputes_draft`
-    the drafter takes in all of the prompt, as its own cache keeps nothing.
-    `host_blocks`: blocks of preempted sequences that the host has room for, 0 to compute them again instead; `host_block_s`:
-    seconds to move one there, or back.
-    """
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    total_blocks: int
-    block_tokens: int = 16
-    lookahead_slots: Callable[[int], int] = one_slot_per_draft
-    prefill_first: bool = False
-    chunked_prefill: bool = True
-    watermark_blocks: int = 0
-    admission: Admission = "first_chunk"
-    prefix_caching: bool = False
-    recomputed_blocks: int = 0
-    recomputes_draft: bool = False
-    host_blocks: int = 0
-    host_block_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "total_blocks", "block_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1 (got {getattr(self, name)})")
-        for name in ("watermark_blocks", "recomputed_blocks", "host_blocks", "host_block_s"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0 (got {getattr(self, name)})")
-
-    def refusal(self, prompt_tokens: int, output_tokens: int) -> str:
-        """Why such a request can never be served, or "" if it can. The same with and without speculation."""
-        cached = prompt_tokens + output_tokens - 1  # the last token is emitted, never fed back
-        if prompt_tokens + output_tokens > self.max_model_len:
-            return "longer than max_model_len"
-        if cached > self.total_blocks * self.block_tokens:
-            return "larger than the KV cache"
-        # After a preemption the prompt to recompute holds all tokens emitted so far.
-        if not self.chunked_prefill and cached > self.max_num_batched_tokens:
-            return "longer than max_num_batched_tokens without chunked prefill"
-        return ""
-
-
-class SequenceState:
-    """A request in the engine. `computed` tokens are in its KV cache; those below `prefill_tokens` are computed as a prompt.
-
-    `swapped_blocks`: blocks that the host keeps for it. `runs`: its text by blocks, where prefixes are cached. `ended`: finished
-    or given up.
-    """
-
-    __slots__ = (
-        "accepted",
-        "arrival_s",
-        "booking",
-        "cached_tokens",
-        "cancelled_s",
-        "computed",
-        "draft_rounds",
-        "drafted",
-        "emission_s",
-        "emission_tokens",
-        "emitted",
-        "ended",
-        "first_scheduled_s",
-        "kv_tokens",
-        "longest_output",
-        "output_tokens",
-        "path",
-        "preemptions",
-        "prefill_tokens",
-        "prompt_tokens",
-        "request_id",
-        "rounds",
-        "runs",
-        "swapped_blocks",
-        "swaps",
-    )
-
-    def __init__(self, request: Request, arrival_s: float, path: AcceptancePath, max_model_len: int, runs: tuple[Run, ...] = ()):
-        self.request_id = request.request_id
-        self.prompt_tokens = self.prefill_tokens = request.prompt_tokens
-        self.output_tokens = request.output_tokens
-        self.longest_output = max_model_len - request.prompt_tokens
-        self.arrival_s = arrival_s
-        self.path = path
-        self.first_scheduled_s: float | None = None
-        self.computed = self.emitted = self.kv_tokens = 0
-        self.rounds = self.draft_rounds = self.drafted = self.accepted = self.preemptions = 0
-        self.emission_s = array("d")
-        self.emission_tokens = array("i")
-        self.booking: Booking | None = None  # its future, in the engine that books
-        self.runs = runs
-        self.cached_tokens = self.swaps = self.swapped_blocks = 0
-        self.cancelled_s: float | None = None
-        self.ended = False
-
-    @property
-    def decoding(self) -> bool:
-        """Whether its prompt is computed."""
-        return self.computed >= self.prefill_tokens > 0
-
-    def accept(self, drafts: int, position: int) -> int:
-        """Accepted drafts of a round after `position` emitted tokens. Raises ValueError for more than were drafted."""
-        if not drafts:
-            return 0
-        accepted = self.path.accepted(position, drafts)
-        if not 0 <= accepted <= drafts:
-            raise ValueError(f"an acceptance path must accept 0 to {drafts} of {drafts} drafts (got {accepted})")
-        return accepted
-
-    def emit(self, tokens: int, now_s: float) -> bool:
-        """Adds a burst of tokens; True if it was the last."""
-        self.emitted += tokens
-        self.emission_s.append(now_s)
-        self.emission_tokens.append(tokens)
-        return self.emitted == self.output_tokens
-
-
-@dataclass(slots=True)
-class StepPlan:
-    """One step: `decode[i]` = (context tokens, drafts) of `decoding[i]`; `prefill[i]` = (new tokens, context) of `prompts[i]`.
-
-    Context tokens are those in the KV cache before the step.
-    """
-
-    budget: int  # tokens not yet given away
-    num_speculative_tokens: int
-    lookahead_slots: int
-    decoding: list[SequenceState] = field(default_factory=list)
-    decode: list[tuple[int, int]] = field(default_factory=list)
-    prompts: list[SequenceState] = field(default_factory=list)
-    prefill: list[tuple[int, int]] = field(default_factory=list)
-    prompts_finished: int = 0
-    preempted: int = 0
-    running: int = 0  # these three as the step starts
-    waiting: int = 0
-    used_blocks: int = 0
-    booked: int = 0  # decoding sequences that stand on the timeline instead of in `decoding`
-    moved_blocks: int = 0  # to the host and back from it
-    draft_prefill: list[tuple[int, int]] | None = None  # `prefill` for the drafter, where that differs
-    slots_may_change: bool = False  # what the next waiting prompt would need depends on what the prefix cache keeps
-
-    def add_prompt(self, sequence: SequenceState, new_tokens: int, draft_lacks: int = 0) -> None:
-        """`draft_lacks`: tokens before the new ones that the drafter has not computed."""
-        self.prompts.append(sequence)
-        if draft_lacks and self.draft_prefill is None:
-            self.draft_prefill = list(self.prefill)
-        self.prefill.append((new_tokens, sequence.computed))
-        if self.draft_prefill is not None:
-            self.draft_prefill.append((new_tokens + draft_lacks, sequence.computed - draft_lacks))
-        self.prompts_finished += sequence.computed + new_tokens == sequence.prefill_tokens
-        self.budget -= new_tokens
 
 
 class Scheduler:
@@ -220,14 +35,18 @@ class Scheduler:
         self.running: list[SequenceState] = []
         self.waiting: deque[SequenceState] = deque()
         self.cancelled: list[SequenceState] = []  # given up, and still here
+        # Prompts computed elsewhere: without blocks here, with blocks and on the way (from here too), and with their cache.
+        self.offered: deque[SequenceState] = deque()
+        self.in_transit: dict[int, SequenceState] = {}
+        self.landed: deque[SequenceState] = deque()
+        self.reserved: list[tuple[SequenceState, int]] = []  # since last looked at, and tokens found cached
+        self.freed: list[int] = []  # in transit, and their blocks are not needed here any more
         self.free_host_blocks = rules.host_blocks
         self._moved_blocks = 0
 
-    def submit(self, request: Request, now_s: float, path: AcceptancePath) -> SequenceState:
-        """Queues a request that arrives now."""
-        sequence = SequenceState(request, now_s, path, self.rules.max_model_len, self._runs(request))
-        self.waiting.append(sequence)
-        return sequence
+    def sequence(self, request: Request, now_s: float, path: AcceptancePath) -> SequenceState:
+        """A request that arrives now, in no queue yet."""
+        return SequenceState(request, now_s, path, self.rules.max_model_len, self._runs(request))
 
     def _runs(self, request: Request) -> tuple[Run, ...]:
         """The text of a request by blocks, where prefixes are cached."""
@@ -240,7 +59,9 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """The next step, its KV blocks reserved; None if no request is here. Raises RuntimeError if it could do nothing."""
-        if not (self.running or self.waiting):
+        if self.landed or self.freed:
+            self._settle_transfers()
+        if not (self.running or self.waiting or self.offered):
             return None
         self.kv.now += 1
         self._moved_blocks = 0
@@ -254,11 +75,29 @@ class Scheduler:
             self._schedule_running(plan, decode=True)
             self._admit(plan)
         if not (plan.decode or plan.prefill or plan.booked):
+            if self.in_transit:
+                return None  # what is under way will go on, or free its blocks
             raise RuntimeError(f"no progress with {len(self.running)} running, {len(self.waiting)} waiting requests")
         self.kv.check()
         plan.moved_blocks = self._moved_blocks
-        plan.running, plan.waiting, plan.used_blocks = len(self.running), len(self.waiting), self.kv.used_blocks
+        plan.running, plan.waiting, plan.used_blocks = len(self.running), self.num_waiting, self.kv.used_blocks
         return plan
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that are here and do not run."""
+        return len(self.waiting) + len(self.offered) + len(self.in_transit) + len(self.landed)
+
+    @property
+    def _alone(self) -> bool:
+        """Whether nothing holds blocks."""
+        return not (self.running or self.in_transit or self.landed)
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that wait or run, without those that were given up."""
+        gone = sum(not sequence.ended for sequence in self.cancelled)
+        return len(self.running) + self.num_waiting - gone
 
     def _begin_plan(self) -> StepPlan:
         """A plan with nothing in it yet."""
@@ -274,11 +113,17 @@ class Scheduler:
 
     def drop_cancelled(self) -> list[SequenceState]:
         """Lets sequences go whose clients gave up. Returns them."""
-        dropped = [sequence for sequence in self.cancelled if not sequence.ended]
-        self.cancelled.clear()
+        here = [sequence for sequence in self.cancelled if not sequence.ended]
+        self.cancelled = [sequence for sequence in here if sequence.request_id in self.in_transit]
+        dropped = [sequence for sequence in here if sequence.request_id not in self.in_transit]
         for sequence in dropped:
             sequence.ended = True
-            if self.kv.blocks_of(sequence.request_id):
+            if sequence in self.offered:
+                self.offered.remove(sequence)
+            elif sequence in self.landed:
+                self.landed.remove(sequence)
+                self._release(sequence)
+            elif self.kv.blocks_of(sequence.request_id):
                 self.running.remove(sequence)
                 self._release(sequence)
             else:
@@ -334,7 +179,7 @@ class Scheduler:
         that its next token fits.
         """
         while not self.kv.grow(sequence.request_id, slots):
-            if len(self.running) == 1:
+            if len(self.running) == 1 and not (self.in_transit or self.landed):
                 slots = self.kv.room_tokens(sequence.request_id)
                 continue
             youngest = self.running.pop()
@@ -370,6 +215,8 @@ class Scheduler:
             sequence = self.waiting[0]
             if not (self._swap_in(plan, sequence) if sequence.swapped_blocks else self._start(plan, sequence)):
                 return
+        while self.offered and not (self.waiting or plan.preempted) and self._reserve(plan, self.offered[0]):
+            self.offered.popleft()
 
     def _start(self, plan: StepPlan, sequence: SequenceState) -> bool:
         """Starts a prompt behind what the prefix cache holds of it; False if it must wait."""
@@ -380,7 +227,7 @@ class Scheduler:
         if cached + new_tokens < sequence.prefill_tokens and not rules.chunked_prefill:
             return False
         slots = min(cached + new_tokens + plan.lookahead_slots, rules.max_model_len)
-        alone = not self.running
+        alone = self._alone
         if alone:
             slots = min(slots, kv.room_tokens(sequence.request_id, found))
         elif not self._has_room(plan, sequence, found):
@@ -399,7 +246,7 @@ class Scheduler:
         """Brings a sequence back from the host, which goes on in this step; False if it must wait."""
         rules, kv = self.rules, self.kv
         slots = min(sequence.computed + self._wanted(plan, sequence) + plan.lookahead_slots, rules.max_model_len)
-        if not self.running:
+        if self._alone:
             slots = min(slots, kv.room_tokens(sequence.request_id))
         elif kv.blocks_for(slots) + self._promised(plan) + rules.watermark_blocks > kv.free_blocks:
             return False
@@ -410,6 +257,59 @@ class Scheduler:
         self._run(sequence)
         Scheduler._schedule_running(self, plan, not rules.prefill_first, len(self.running) - 1)
         return True
+
+    def _reserve(self, plan: StepPlan, sequence: SequenceState) -> bool:
+        """Keeps blocks for a prompt that another engine computes, behind what is found of it; False if it must wait.
+
+        Lookahead is taken as it runs (vllm-project/vllm#46694).
+        """
+        rules, kv, found, alone = self.rules, self.kv, self._found(sequence), self._alone
+        if not alone and not self._has_room(plan, sequence, found):
+            return False
+        if not kv.admit(sequence.request_id, sequence.prompt_tokens, found, 0 if alone else rules.watermark_blocks):
+            plan.slots_may_change |= found.unreferenced > 0
+            return False
+        self.in_transit[sequence.request_id] = sequence
+        self.reserved.append((sequence, found.blocks * rules.block_tokens))
+        return True
+
+    def land(self, sequence: SequenceState, computed: int) -> None:
+        """The cache of `computed` tokens of a prompt has come, for the next plan to see."""
+        del self.in_transit[sequence.request_id]
+        sequence.computed = computed
+        self.landed.append(sequence)
+
+    def hand_over(self, sequences: list[SequenceState]) -> None:
+        """Prompts are computed, for another engine to go on with them: they hold their blocks until `let_go`."""
+        self.in_transit |= {sequence.request_id: sequence for sequence in sequences}
+        self.running = [sequence for sequence in self.running if sequence.request_id not in self.in_transit]
+
+    def let_go(self, sequence: SequenceState) -> None:
+        """One that was handed over has come, or one whose cache should come will not: its blocks are free at the next plan."""
+        del self.in_transit[sequence.request_id]
+        self.freed.append(sequence.request_id)
+
+    def _settle_transfers(self) -> None:
+        """Frees blocks of transfers that are over; what has come can be found, and runs in its order while there are slots."""
+        for request_id in self.freed:
+            self.kv.release(request_id)
+        self.freed.clear()
+        stay: deque[SequenceState] = deque()
+        for sequence in self.landed:
+            if sequence.ended:
+                self._release(sequence)
+                continue
+            self.kv.publish(sequence.request_id, sequence.runs, sequence.computed)
+            if len(self.running) < self.rules.max_num_seqs:
+                self._join(sequence)
+            else:
+                stay.append(sequence)
+        self.landed = stay
+
+    def _join(self, sequence: SequenceState) -> None:
+        """A sequence whose cache has come runs."""
+        self.running.append(sequence)
+        sequence.kv_tokens = self.kv.blocks_of(sequence.request_id) * self.rules.block_tokens
 
     def _run(self, sequence: SequenceState) -> None:
         """Takes the first of the queue among the running."""
@@ -444,8 +344,8 @@ class Scheduler:
         return promised
 
     def _admitted_for(self) -> Iterable[SequenceState]:
-        """Running sequences that may have been promised more than they hold."""
-        return self.running
+        """Sequences that may have been promised more than they hold."""
+        return (*self.running, *self.in_transit.values(), *self.landed) if self.in_transit or self.landed else self.running
 
     def _held(self, plan: StepPlan, sequence: SequenceState) -> int:  # noqa: ARG002
         """Blocks that a running sequence reads."""

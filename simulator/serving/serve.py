@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from simulator.serving.record import ServingResult
 from simulator.serving.replica import StepPricer
 from simulator.serving.replicas import Engine, serve_on_replicas
-from simulator.serving.scheduler import AcceptancePath, BatchingRules
+from simulator.serving.rules import BatchingRules
+from simulator.serving.sequence import AcceptancePath
 from simulator.workload import Request
 
 

@@ -7,17 +7,19 @@ Read `axes` (what varies), `cells` (the grid), `answers` (one cell's rows), `led
 from simulator.sweep.answers import QUESTIONS, Row, keys_of_question, question_of
 from simulator.sweep.axes import Axis, axis_of, read_axis
 from simulator.sweep.cells import Grid, grid_of
-from simulator.sweep.sweep import SweepResult, sweep
+from simulator.sweep.sweep import Failure, SweepResult, idle_keys, sweep
 from simulator.sweep.tables import table_csv, table_of, write_tables
 
 __all__ = [
     "QUESTIONS",
     "Axis",
+    "Failure",
     "Grid",
     "Row",
     "SweepResult",
     "axis_of",
     "grid_of",
+    "idle_keys",
     "keys_of_question",
     "question_of",
     "read_axis",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from simulator.cost.uncertainty import Estimate, UncertainPricer
+from simulator.draft_policy import Fixed, PolicySpec
 from simulator.draft_tree import Tree
-from simulator.questions.break_even import BreakEvenPoint, break_even, own_context
+from simulator.prediction import verdict
+from simulator.questions.break_even import BreakEven, break_even, own_context
 from simulator.questions.capacity import CapacityRow, capacity
+from simulator.questions.policy_choice import PolicyChooser
 from simulator.questions.steady_load import steady_batch
 from simulator.reports.summary import break_even_row, plain_data
 from simulator.scenario import Scenario, scenario_of
@@ -30,23 +34,42 @@ class AskedAt(Spec):
 
 def answered(question: str, document: Document, asked_at: Mapping[str, Any]) -> list[Row]:
     """The rows of a scenario's answer, numbers to six digits. Raises `SpecError`."""
-    where = check(AskedAt, Document("", dict(asked_at)))
+    where = check(AskedAt, replace(document, data=dict(asked_at)))
     rows: list[Row] = plain_data(QUESTIONS[question](scenario_of(document), where))
     return rows
 
 
 def _predicted(scenario: Scenario, where: AskedAt) -> list[Row]:
-    """R, τ, speedup and break-even at one operating point, a row for each γ and tree; no queueing."""
+    """R, τ, speedup and break-even at one operating point, a row for each method, γ, tree and policy; no queueing."""
     if not scenario.deployment.speculative:
         raise SpecError([scenario.document.problem(("speculation",), "must be given: predict is about a method")])
     context = where.context_len or own_context(scenario)
     batch = where.batch or steady_batch(scenario)
-    rules = batching_rules(scenario, scenario.deployment)
-    capacity = rules.total_blocks * rules.block_tokens
-    return [_predicted_shape(scenario, shape, batch, context, capacity) for shape in scenario.shapes]
+    rows = []
+    for method, one in scenario.methods:
+        rules = batching_rules(one, one.deployment)
+        fits = {"fits_kv_cache": batch * context <= rules.total_blocks * rules.block_tokens}
+        named = {"method": method} if scenario.alternatives else {}
+        rows += [named | _predicted_variant(one, *variant, batch, context) | fits for variant in one.variants]
+    return rows
 
 
-def _predicted_shape(scenario: Scenario, shape: Tree, batch: int, context: int, capacity: int) -> Row:
+def _predicted_variant(scenario: Scenario, shape: Tree, policy: PolicySpec, batch: int, context: int) -> Row:
+    """The row of a shape, or of what a policy drafts at this batch and context; named where the scenario states policies."""
+    if isinstance(policy, Fixed):
+        stated = scenario.file.speculation is not None and scenario.file.speculation.policy is not None
+        named: Row = {"policy": policy.kind} if stated else {}
+        return named | _predicted_shape(scenario, shape, batch, context)
+    choice = PolicyChooser(scenario, shape, policy).at(batch, context)
+    named, chain = {"policy": choice.label}, Tree.chain(choice.num_speculative_tokens)
+    if choice.num_speculative_tokens:
+        return named | _predicted_shape(scenario, chain, batch, context)
+    resting = Estimate(choice.speedup, choice.speedup, choice.speedup)
+    off = named | _shape(chain) | {"batch_size": batch, "context_tokens": context} | _verdict(resting)
+    return off | {"speedup": choice.speedup, "mean_acceptance_length": 1.0}
+
+
+def _predicted_shape(scenario: Scenario, shape: Tree, batch: int, context: int) -> Row:
     resolved = scenario.acceptance(shape.steps, shape)
     law = None if resolved is None else resolved.law.at_context(context)
     gamma = shape.depth
@@ -55,16 +78,15 @@ def _predicted_shape(scenario: Scenario, shape: Tree, batch: int, context: int, 
     pricer = UncertainPricer(scenario.deployed(shape), full)
     cost = pricer.base.round(gamma, batch, context, proposals)
     log_std = pricer.log_std(gamma, batch, context, proposals)
-    r = Estimate.lognormal(cost.r, log_std)
     tau = None if law is None else law.mean_acceptance_length(gamma)
     speedup = None if tau is None else Estimate.lognormal(tau / cost.r, log_std)
     return {
         **_shape(shape),
         "batch_size": batch,
         "context_tokens": context,
-        "verdict": "" if speedup is None else "win" if speedup.low > 1 else "lose" if speedup.high < 1 else "close",
+        **_verdict(speedup),
         **_estimate("speedup", speedup),
-        **_estimate("r", r),
+        **_estimate("r", Estimate.lognormal(cost.r, log_std)),
         "mean_acceptance_length": tau,
         "break_even_acceptance_rate": (
             None if not shape.is_chain else pricer.base.break_even_rate(gamma, batch, context, proposals)
@@ -74,8 +96,11 @@ def _predicted_shape(scenario: Scenario, shape: Tree, batch: int, context: int, 
         "draft_share": cost.draft_share,
         "verification_cost_ratio": cost.verification_cost_ratio,
         "bound": cost.bound,
-        "fits_kv_cache": batch * context <= capacity,
     }
+
+
+def _verdict(speedup: Estimate | None) -> Row:
+    return {"verdict": "" if speedup is None else verdict(speedup.low, speedup.high)}
 
 
 def _simulated(scenario: Scenario, where: AskedAt) -> list[Row]:  # noqa: ARG001  a simulation finds its own batch
@@ -111,11 +136,28 @@ def _variant(variant: Variant, comparison: Comparison | None) -> Row:
 
 
 def _broken_even(scenario: Scenario, where: AskedAt) -> list[Row]:  # noqa: ARG001  it has batches and contexts of its own
-    """A row for each γ or tree, batch and context."""
+    """A row for each γ or tree, batch and context, and for what each policy drafts there."""
     if not scenario.deployment.speculative:
         raise SpecError([scenario.document.problem(("speculation",), "must be given: break-even is about a method")])
-    points: tuple[BreakEvenPoint, ...] = break_even(scenario).points
-    return [{"batch_size" if name == "batch" else name: value for name, value in break_even_row(p).items()} for p in points]
+    return [
+        ({"method": method} if scenario.alternatives else {}) | row
+        for method, one in scenario.methods
+        for row in _broken_even_by(break_even(one))
+    ]
+
+
+def _broken_even_by(answer: BreakEven) -> Iterator[Row]:
+    """The rows of one method."""
+    for point in answer.points:
+        yield {"batch_size" if name == "batch" else name: value for name, value in break_even_row(point).items()}
+    for each in answer.policies:
+        yield {
+            "policy": each.label,
+            **_shape(Tree.chain(each.num_speculative_tokens)),
+            "batch_size": each.batch,
+            "context_tokens": each.context_tokens,
+            "speedup": each.speedup,
+        }
 
 
 def _planned(scenario: Scenario, where: AskedAt) -> list[Row]:  # noqa: ARG001  the search finds its own rates

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import product
 from math import prod
@@ -13,12 +13,27 @@ from pathlib import Path
 from typing import Any
 
 from simulator import resources
-from simulator.spec import Document, Problem, SpecError
+from simulator.spec import Document, Location, Problem, SpecError
 from simulator.sweep.axes import Axis
 from simulator.sweep.keys import QUESTION_KEYS, key_problem, with_value
 
 # More cells than this are taken for a slip.
 MOST_CELLS = 1_000_000
+
+
+@dataclass(frozen=True)
+class CellDocument(Document):
+    """A scenario with the values of one cell. set_at: key that varies → the flag or line that varies it; a mistake in such a
+    value is told there, and not where the scenario holds another one."""
+
+    set_at: Mapping[str, str] = field(default_factory=dict)
+
+    def where(self, location: Location) -> str:
+        for end in range(len(location), 0, -1):
+            found = self.set_at.get(".".join(str(item) for item in location[:end]))
+            if found is not None:
+                return found
+        return super().where(location)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +43,7 @@ class Cell:
 
     index: int
     settings: dict[str, Any]
-    document: Document
+    document: CellDocument
     asked_at: dict[str, Any]
     name: str
 
@@ -55,6 +70,7 @@ class Grid:
     def _cells(self) -> Iterator[Cell]:
         base = {key: value for key, value in self.document.data.items() if key != "sweep"}
         seal = [program_digest(), self.question]
+        set_at = {key: axis.where for axis in self.axes for key in axis.keys}
         for index, chosen in enumerate(product(*(tuple(axis.settings()) for axis in self.axes))):
             settings: dict[str, Any] = {key: value for part in chosen for key, value in part.items()}
             data, asked_at = base, {}
@@ -63,7 +79,7 @@ class Grid:
                     asked_at[key] = value
                 else:
                     data = with_value(data, key, value)
-            document = Document(self.document.source, data, self.document.lines)
+            document = CellDocument(self.document.source, data, self.document.lines, set_at)
             named = _files_named(data, Path(self.document.source).parent)
             content = json.dumps([seal, data, asked_at, named], sort_keys=True, default=str, ensure_ascii=False)
             yield Cell(index, settings, document, asked_at, hashlib.sha256(content.encode()).hexdigest()[:24])
@@ -75,7 +91,7 @@ def grid_of(document: Document, question: str, axes: Sequence[Axis], question_ke
     seen: dict[str, str] = {}
     for axis in axes:
         for key in axis.keys:
-            found = key_problem(key, axis.where, question_keys)
+            found = key_problem(key, axis.where, question_keys) or _list_above(document, key, axis.where)
             problems += [found] if found else []
             if key in seen:
                 problems.append(Problem(axis.where, key, "must be set once"))
@@ -88,6 +104,18 @@ def grid_of(document: Document, question: str, axes: Sequence[Axis], question_ke
     if problems:
         raise SpecError(problems)
     return grid
+
+
+def _list_above(document: Document, key: str, where: str) -> Problem | None:
+    """That what holds the key is a list in the scenario: which of its entries is meant?"""
+    held: object = document.data
+    parts = key.split(".")
+    for end, part in enumerate(parts[:-1], start=1):
+        held = held.get(part) if isinstance(held, Mapping) else None
+        if isinstance(held, (list, tuple)):
+            above = ".".join(parts[:end])
+            return Problem(where, key, f"must be set as a whole, {above}=…: the scenario holds a list there")
+    return None
 
 
 @cache

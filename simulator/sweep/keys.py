@@ -18,7 +18,8 @@ QUESTION_KEYS = ("batch", "context_len")
 @cache
 def known_keys() -> tuple[str, ...]:
     """Every key that a scenario may hold, sections and what is below them, with dots between."""
-    return tuple(dict.fromkeys(key for key in _keys_below(ScenarioFile, ()) if not key.startswith("sweep")))
+    kept = (key for key in _keys_below(ScenarioFile, ()) if not key.startswith(("sweep", "alternatives.")))
+    return tuple(dict.fromkeys(kept))
 
 
 def _keys_below(model: type[BaseModel], above: tuple[type[BaseModel], ...]) -> Iterator[str]:

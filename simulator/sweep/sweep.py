@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -31,9 +32,35 @@ class SweepResult:
         return zip(self.grid.cells, self.outcomes, strict=True)
 
     @property
-    def failures(self) -> list[tuple[str, int]]:
-        """(why, number of cells), the most frequent first."""
-        return Counter(outcome.failed for outcome in self.outcomes if outcome.failed).most_common()
+    def failures(self) -> list[Failure]:
+        """What went wrong, the most frequent first."""
+        counts = Counter(outcome.failed for outcome in self.outcomes if outcome.failed)
+        firsts = {outcome.failed: cell for cell, outcome in reversed(list(self))}
+        return [Failure(reason, firsts[reason], cells) for reason, cells in counts.most_common()]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A reason for which cells have no answer, the first of them, and how many they are."""
+
+    reason: str
+    first: Cell
+    cells: int
+
+
+def idle_keys(result: SweepResult) -> list[str]:
+    """Keys, with commas where they change together, whose values make no difference to any answer."""
+    found = []
+    stride = len(result.grid)
+    for axis in result.grid.axes:
+        values = len(axis.values)
+        stride //= values
+        rows = [json.dumps(outcome.rows) for outcome in result.outcomes]
+        starts = [start for start in range(len(rows)) if start // stride % values == 0]
+        same = all(rows[start] == rows[start + step * stride] for start in starts for step in range(1, values))
+        if values > 1 and same and any(outcome.rows for outcome in result.outcomes):
+            found.append(",".join(axis.keys))
+    return found
 
 
 def sweep(

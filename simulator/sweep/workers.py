@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from simulator.spec import Document, Problem, SpecError
+from simulator.spec import Problem, SpecError
 from simulator.sweep.answers import ANALYTIC, answered
-from simulator.sweep.cells import Cell
+from simulator.sweep.cells import Cell, CellDocument
 from simulator.sweep.ledger import Outcome
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def outcomes(question: str, cells: Sequence[Cell], jobs: int | None, cluster: st
     with _parallel(jobs, cluster) as parallel:
         from joblib import delayed
 
-        packed = ([(cell.name, cell.document.source, cell.document.data, cell.asked_at) for cell in chunk] for chunk in chunks)
+        packed = ([(cell.name, cell.document, cell.asked_at) for cell in chunk] for chunk in chunks)
         try:
             for finished in parallel(delayed(_chunk)(question, chunk) for chunk in packed):
                 yield from finished
@@ -44,14 +44,14 @@ def outcomes(question: str, cells: Sequence[Cell], jobs: int | None, cluster: st
             raise SpecError([Problem("", "", must)]) from None
 
 
-def _chunk(question: str, chunk: Sequence[tuple[str, str, dict[str | int, Any], dict[str, Any]]]) -> list[Outcome]:
-    return [_outcome(question, name, Document(source, data), asked_at) for name, source, data, asked_at in chunk]
+def _chunk(question: str, chunk: Sequence[tuple[str, CellDocument, dict[str, Any]]]) -> list[Outcome]:
+    return [_outcome(question, name, document, asked_at) for name, document, asked_at in chunk]
 
 
-def _outcome(question: str, name: str, document: Document, asked_at: dict[str, Any]) -> Outcome:
+def _outcome(question: str, name: str, document: CellDocument, asked_at: dict[str, Any]) -> Outcome:
     """Rows, or why there are none: one cell never takes the others down."""
     try:
-        return Outcome(name, answered(question, Document(document.source, document.data), asked_at))
+        return Outcome(name, answered(question, document, asked_at))
     except SpecError as error:
         return Outcome(name, [], "; ".join(str(error).splitlines()))
     except ArithmeticError as error:

@@ -1,0 +1,128 @@
+"""AttentionCost: attention of one pass, every group of layers over the tokens that it sees."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from simulator.architecture import LayerGroup
+from simulator.cost.forward_pass import ForwardPass
+from simulator.cost.roofline import (
+    ATTENTION_TILE_ROWS,
+    Bound,
+    Operation,
+    cache_copies_s,
+    serial_walk_attention,
+    split_kv_attention,
+    walk_s,
+)
+from simulator.cost.states import RECURRENT
+from simulator.cost.tape import known, smaller
+from simulator.cost.terms import CostTerm
+from simulator.hardware import Hardware
+from simulator.serving_engine import AttentionRegime
+
+
+@dataclass(frozen=True)
+class AttentionCost:
+    """regime: what the engine does where a sequence brings several query rows; latent_regime: that of latent attention, where it
+    differs. kv_number_bytes: of one number in the cache."""
+
+    groups: Sequence[LayerGroup]
+    hardware: Hardware
+    regime: AttentionRegime
+    latent_regime: AttentionRegime | None
+    kv_number_bytes: float
+
+    @cached_property
+    def window(self) -> int | None:
+        """The smallest window of a group of layers."""
+        return min((group.window for group in self.groups if group.window is not None), default=None)
+
+    def term(self, asked: ForwardPass) -> CostTerm:
+        """All layers of the pass."""
+        seconds, bounds = 0.0, dict[Bound, float]()
+        for group in self.groups:
+            if group.attention in ("none", *RECURRENT):
+                continue
+            context, longest = self._seen(asked, group.window)
+            operation = self._attention(group, asked, context, longest)
+            seconds += group.count * operation.seconds
+            bounds[operation.bound] = bounds.get(operation.bound, 0.0) + group.count * known(operation.seconds)
+        return CostTerm("attention", seconds, max(bounds, key=lambda bound: bounds[bound], default="memory"))
+
+    def _seen(self, asked: ForwardPass, window: int | None) -> tuple[float, float]:
+        """(cached tokens of all decoding sequences together, of the longest) under a window."""
+        if window is None:
+            return asked.context_tokens, asked.longest_tokens
+        if window == self.window or not known(asked.sequences):
+            return asked.windowed_tokens, smaller(asked.longest_tokens, window)
+        mean = asked.context_tokens / asked.sequences
+        return asked.sequences * smaller(mean, window), smaller(asked.longest_tokens, window)
+
+    def _attention(self, group: LayerGroup, asked: ForwardPass, context: float, longest: float) -> Operation:
+        """One layer. Which kernel runs depends on whether any sequence brings more than one query row."""
+        several_rows = known(asked.rows) > known(asked.sequences) or bool(asked.prefill)
+        stated = self.latent_regime if group.attention == "mla" else None
+        regime, walked = stated or self.regime, stated is not None or group.attention in ("full", "sliding", "chunked")
+        if several_rows and regime == "serial_walk" and walked:
+            return self._walk(group, asked, context, longest)
+        reread = asked.rows_each if several_rows and regime == "kv_reread" and known(asked.sequences) else 1.0
+        return self._split(group, asked, context, reread)
+
+    def _split(self, group: LayerGroup, asked: ForwardPass, context: float, reread: float) -> Operation:
+        share = group.heads / group.kv_heads
+        bytes_per_token = group.kv_elements_per_token * self.kv_number_bytes
+        # Factors are joined before they meet the context, which a span of rounds has many of.
+        kv_bytes, blocks, flops = context * (reread * bytes_per_token), 0.0, 0.0
+        if known(asked.sequences):
+            rows = asked.rows_each / reread
+            # Rows × heads of one KV head fill tiles of the tensor units.
+            tile = self.hardware.coefficients.attention_tile_rows.value
+            tile_rows = math.ceil(rows * share / tile) * tile / share
+            flops_per_token = tile_rows * reread * group.attention_flops_per_row_and_token
+            hidden = flops_per_token / self.hardware.attention_flops_per_s() <= (
+                reread * bytes_per_token / self.hardware.attention_bandwidth_bytes_per_s
+            )
+            # Alone, arithmetic that takes less than the stream at one context does so at any.
+            if asked.prefill or group.index_flops_per_row_and_token or not hidden:
+                flops = context * flops_per_token
+            flops += asked.context_tokens * (rows * group.index_flops_per_row_and_token)
+            kv_bytes += asked.context_tokens * (group.index_elements_per_token * self.kv_number_bytes)
+            blocks = asked.sequences * reread * group.kv_heads
+        for new, before in asked.prefill:
+            seen = _seen_tokens(new, before, group.window)
+            cached = smaller(before, group.window) if group.window else before
+            kv_bytes += (cached + new) * bytes_per_token
+            flops += new * (
+                seen * group.attention_flops_per_row_and_token + (before + new / 2) * group.index_flops_per_row_and_token
+            )
+        # Prefill blocks are full waves of arithmetic, already in their FLOPs.
+        return split_kv_attention(kv_bytes, blocks, flops, self.hardware)
+
+    def _walk(self, group: LayerGroup, asked: ForwardPass, context: float, longest: float) -> Operation:
+        dim, heads, device = group.head_dim, group.heads, self.hardware
+        sequences = asked.sequences
+        blocks_each = math.ceil(asked.rows / sequences / ATTENTION_TILE_ROWS) if sequences else 1
+        rows = asked.rows / sequences / blocks_each if sequences else 0.0
+        total_s = heads * blocks_each * (sequences * walk_s(context / sequences, rows, dim, device)) if sequences else 0.0
+        longest_s = walk_s(longest, rows, dim, device) if sequences else 0.0
+        blocks = heads * blocks_each * sequences
+        for new, before in asked.prefill:
+            tiles = math.ceil(new / ATTENTION_TILE_ROWS)
+            total_s += heads * tiles * walk_s(_seen_tokens(new, before, group.window), new / tiles, dim, device)
+            longest_s = max(longest_s, walk_s(min(before + new, group.window or before + new), new / tiles, dim, device))
+            blocks += heads * tiles
+        walked = serial_walk_attention(longest_s, total_s, math.ceil(blocks), device)
+        # Where query heads share keys and values in place, nothing is copied; nor are prompts, whose mask the kernel builds.
+        copied = context * (group.heads / group.kv_heads * group.kv_elements_per_token * self.kv_number_bytes)
+        copies_s = cache_copies_s(copied, device) if heads > group.kv_heads else 0.0
+        return Operation(walked.seconds + copies_s, walked.bound)
+
+
+def _seen_tokens(new: int, before: int, window: int | None) -> float:
+    """Cached tokens that a prompt chunk's rows attend to on average, causal mask and window included."""
+    seen = before + (new + 1) / 2
+    return smaller(seen, float(window)) if window else seen

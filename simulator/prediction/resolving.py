@@ -1,0 +1,202 @@
+"""An operating point resolved: names looked up, blanks filled, what cannot be refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from simulator.acceptance import AcceptanceSpec
+from simulator.architecture import ModelArchitecture, find_model, stored_weights
+from simulator.cost.deployment import Deployment
+from simulator.cost.parallelism import Parallelism
+from simulator.draft_tree import TREE_EXAMPLES, Tree, read_tree
+from simulator.hardware import Hardware, find_hardware
+from simulator.number_format import FORMATS, CacheFormat, read_precision
+from simulator.prediction.devices import check_parallel, on_devices, remote_draft_of
+from simulator.prediction.drafter import drafter_weights_of, find_drafter
+from simulator.prediction.point import ACCEPTANCE_FIELDS, FLAGS, OperatingPoint, is_table
+from simulator.prediction.question import DEFAULT_CONTEXT, Question
+from simulator.prediction.unsupported import UnsupportedError, found_or_unsupported
+from simulator.serving_engine import find_engine
+from simulator.spec import Document, Location, SpecError, check
+from simulator.speculation import (
+    DEFAULT_DRAFT_KV_TOKENS,
+    HEAD_FAMILIES,
+    METHODS,
+    MODELLESS_METHODS,
+    TREE_METHODS,
+    arithmetic_warning,
+    weights_warning,
+)
+from simulator.workload import DatasetLengths, dataset_names, usual_lengths
+
+
+def resolve(point: OperatingPoint, document: Document) -> Question:
+    """Every name and every blank settled. Raises `UnsupportedError`, or `SpecError` for input that is wrong."""
+    warnings: list[str] = []
+    gamma, tree = _shape(point, document)
+    _check_uses(point, document)
+    hardware, engine, target = found_or_unsupported(
+        lambda: find_hardware(point.hardware, document.where(("hardware",)), ""),
+        lambda: find_engine(point.engine, document.where(("engine",)), ""),
+        lambda: find_model(point.target_model, document.where((FLAGS["target_model"],)), "", "target model"),
+    )
+    if target.kind == "draft_head":
+        raise SpecError([document.problem((FLAGS["target_model"],), "must be a whole model, not a draft head", target.name)])
+    if point.engine == "generic":
+        warnings.append("engine unknown: generic overheads, wider interval")
+    weights, kv_cache = _precision(point, hardware, warnings)
+    warnings += arithmetic_warning(hardware, weights)
+    drafter, extra_std = find_drafter(point, target, gamma, document, warnings)
+    kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
+    remote = remote_draft_of(point, document)
+    own = hardware if remote is None else remote.hardware
+    drafter_weights = drafter_weights_of(point, drafter, weights, own, document, warnings)
+    deployment = Deployment(
+        hardware,
+        engine,
+        target,
+        weights,
+        kv_cache,
+        1,
+        point.method,
+        drafter,
+        drafter_weights,
+        draft_kv_tokens=kv_tokens,
+        tree=tree,
+        parallelism=Parallelism(
+            point.pipeline_parallel_size or 1, point.data_parallel_size or 1, point.expert_parallel or False, point.nodes or 1
+        ),
+        remote_draft=remote,
+    )
+    deployment, tp_std = on_devices(point, deployment, gamma, document, warnings)
+    check_parallel(deployment, document)
+    prompt, output, context, usual = _lengths(point, document, warnings)
+    _check_positions(target, prompt, output, context, point, document)
+    acceptance = _acceptance(point, document)
+    return Question(
+        deployment, gamma, point.batch, context, prompt, output, acceptance, math.hypot(extra_std, tp_std), tuple(warnings), usual
+    )
+
+
+def _shape(point: OperatingPoint, document: Document) -> tuple[int, Tree | None]:
+    """(γ, tree): for a tree γ is its depth, the most drafts a round can accept."""
+    if point.method not in METHODS or point.method == "none":
+        raise SpecError([document.problem(("method",), f"must be one of {', '.join(METHODS[1:])}", point.method, METHODS[1:])])
+    if point.tree_shape is not None:
+        tree = _tree(point.tree_shape, document)
+        if not tree.is_chain and point.method not in TREE_METHODS:
+            raise UnsupportedError(f"draft trees are priced for {', '.join(TREE_METHODS)}, not for {point.method}")
+        gamma = point.num_speculative_tokens
+        # vLLM counts a tree's drafts, SGLang its steps.
+        if gamma is not None and gamma not in (tree.steps, tree.nodes - 1):
+            must = f"must be left out beside tree_shape, or agree with its {tree.steps} steps and {tree.nodes - 1} drafts"
+            raise SpecError([document.problem(("num_speculative_tokens",), must, gamma)])
+        if tree.is_chain:
+            return tree.steps, None
+        return tree.depth, tree
+    if point.num_speculative_tokens is None:
+        raise SpecError([document.problem(("num_speculative_tokens",), "must be given")])
+    return point.num_speculative_tokens, None
+
+
+def _tree(text: str, document: Document) -> Tree:
+    try:
+        return read_tree(text)
+    except ValueError as error:
+        must = str(error) if TREE_EXAMPLES in str(error) else f"{error}; such as {TREE_EXAMPLES}"
+        raise SpecError([document.problem(("tree_shape",), must, text)]) from None
+
+
+def _precision(point: OperatingPoint, hardware: Hardware, warnings: list[str]) -> tuple[str, str]:
+    """(weights, KV cache) from what people write, else from the model's config.json. Raises `UnsupportedError` for types that are
+    not priced."""
+    wide, text, stored = hardware.wide_dtype, point.precision, stored_weights(point.target_model)
+    if not text and stored is not None:
+        return stored, stored if stored in ("fp32", "fp16", "bf16") else wide
+    if not text:
+        warnings.append(f"precision assumed {wide}")
+        return wide, wide
+    try:
+        weights, kv_cache = read_precision(text)
+    except ValueError as word:
+        known = ", ".join(FORMATS)
+        raise UnsupportedError(f"precision {text!r} is not supported: {word} is unknown; supported: {known}") from None
+    if kv_cache is not None and kv_cache not in get_args(CacheFormat):
+        known = ", ".join(get_args(CacheFormat))
+        raise UnsupportedError(f"precision {text!r} is not supported: a KV cache in {kv_cache}; supported: {known}")
+    warnings += weights_warning(weights, stored)
+    weights = weights or stored or wide
+    kept = weights if weights in ("fp32", "fp16", "bf16") else wide
+    return weights, kv_cache or kept
+
+
+def _check_uses(point: OperatingPoint, document: Document) -> None:
+    """Every field given must change the answer, save the columns of a table. Raises `SpecError`."""
+    idle = [
+        ("draft_layers", "goes with method layer_skip only", point.method != "layer_skip"),
+        ("draft_kv_tokens", "goes with method sparse_kv only", point.method != "sparse_kv"),
+    ]
+    if not is_table(document):
+        drafterless = point.method in MODELLESS_METHODS
+        idle += [
+            ("draft_params", "must be left out: heads are built from the target", point.method in HEAD_FAMILIES),
+            ("draft_tensor_parallel_size", f"must be left out: method {point.method} has no drafter model", drafterless),
+            ("plain_tokens_per_s", "must be left out beside plain_step_s: either says it", point.plain_step_s is not None),
+        ]
+    problems = [
+        document.problem((key,), must, getattr(point, key))
+        for key, must, is_idle in idle
+        if is_idle and getattr(point, key) is not None
+    ]
+    if problems:
+        raise SpecError(problems)
+
+
+def _check_positions(
+    target: ModelArchitecture, prompt: int | None, output: int | None, context: float, point: OperatingPoint, document: Document
+) -> None:
+    """A sequence must not be longer than the model knows positions. Raises `SpecError` naming the key that is too large."""
+    positions, longest = target.max_position_embeddings, max(context, (prompt or 0) + (output or 0))
+    if positions is None or longest <= positions:
+        return
+    longer = "prompt_len" if (prompt or 0) >= (output or 0) else "output_len"
+    key = "context_len" if (point.context_len or 0) > positions else longer
+    must = f"must fit {positions:,} tokens, the positions of {target.name} (the sequence has {longest:,.0f})"
+    raise SpecError([document.problem((key,), must)])
+
+
+def _lengths(
+    point: OperatingPoint, document: Document, warnings: list[str]
+) -> tuple[int | None, int | None, float, DatasetLengths | None]:
+    """(prompt, output, mean context while decoding) from what is given or usual for the dataset; and in which ranges, where both
+    are only usual."""
+    prompt, output = point.prompt_len, point.output_len
+    usual = usual_lengths(point.dataset) if point.dataset and point.context_len is None else None
+    if point.dataset and usual_lengths(point.dataset) is None:
+        must = "must be a dataset whose lengths are known"
+        if not is_table(document):
+            raise SpecError([document.problem(("dataset",), must, point.dataset, dataset_names())])
+        warnings.append(f"dataset {point.dataset} is not known: no usual lengths")
+    stated = prompt is not None or output is not None
+    if usual is not None and (prompt is None or output is None):
+        prompt, output = prompt or usual.prompt_tokens.usual, output or usual.output_tokens.usual
+        warnings.append(f"lengths usual for {point.dataset}: prompt {prompt}, output {output}")
+    if point.context_len is not None:
+        return prompt, output, point.context_len, None
+    if prompt is not None and output is not None:
+        return prompt, output, prompt + output / 2, None if stated else usual
+    warnings.append(f"context unknown: {prompt or DEFAULT_CONTEXT} tokens taken, prefill share left out")
+    return prompt, output, prompt or DEFAULT_CONTEXT, None
+
+
+def _acceptance(point: OperatingPoint, document: Document) -> AcceptanceSpec | None:
+    given: Mapping[str, Any] = {name: getattr(point, name) for name in ACCEPTANCE_FIELDS if getattr(point, name) is not None}
+    if len(given) > 1:
+        names = " and ".join(given)
+        raise SpecError([document.problem((list(given)[1],), f"must stand alone: {names} are given, one is enough")])
+    if not given:
+        return None
+    location: Location = ()
+    return check(AcceptanceSpec, Document(document.source, dict(given), document.lines), location)

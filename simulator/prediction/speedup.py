@@ -1,0 +1,84 @@
+"""The throughput ratio that a benchmark would report, prefills and waiting included."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from simulator.cost.deployment import Deployment
+from simulator.cost.pricer import StepPricer
+from simulator.prediction.point import OperatingPoint
+from simulator.prediction.question import Question
+
+
+def speedup_interval(
+    question: Question, pricer: StepPricer, tau: float, ratios: tuple[float, float, float], plain_s: float
+) -> tuple[float, float, float]:
+    """(speedup, low, high) for (R, its high, its low), widened by what lengths that nobody stated leave open."""
+    middle, low, high = (benchmark_speedup(question, pricer, tau, ratio, plain_s) for ratio in ratios)
+    spread = _lengths_spread(question, pricer, tau, ratios[0], plain_s)
+    down, up = math.hypot(math.log(middle / low), spread), math.hypot(math.log(high / middle), spread)
+    return middle, middle * math.exp(-down), middle * math.exp(up)
+
+
+def _lengths_spread(question: Question, pricer: StepPricer, tau: float, r: float, plain_s: float) -> float:
+    """Half the width of an 80 % interval of ln(speedup), from where a dataset's mean lengths may fairly fall."""
+    if question.usual is None:
+        return 0.0
+    prompt, output = question.usual.prompt_tokens, question.usual.output_tokens
+
+    prompts = [replace(question, prompt_tokens=tokens) for tokens in (prompt.low, prompt.high)]
+    outputs = [replace(question, output_tokens=tokens) for tokens in (output.low, output.high)]
+
+    def change(ends: list[Question]) -> float:
+        low, high = (benchmark_speedup(end, pricer, tau, r, plain_s) for end in ends)
+        return math.log(high / low) / 2
+
+    return math.hypot(change(prompts), change(outputs))
+
+
+def benchmark_speedup(question: Question, pricer: StepPricer, tau: float, r: float, plain_step_s: float) -> float:
+    """Throughput ratio at constant batch: device time of one request without and with speculation.
+
+    plain = prefill + (wait + (n-1)·step)/b;  speculative = prefill (draft's included) + (wait + (n-1)/τ·R·step)/b, where wait is
+    the time outside of passes, in which only the request's own place in the batch is idle. Pipeline stages and data-parallel
+    ranks take in prompts side by side.
+    """
+    if question.prompt_tokens is None or question.output_tokens is None:
+        return tau / r
+    budget = question.deployment.engine.max_num_batched_tokens
+    tokens = max(question.output_tokens - 1, 0) / question.batch * plain_step_s
+    wait_s = question.deployment.engine.prompt_overhead_s.value / question.batch
+    side_by_side = _prompts_at_once(question.deployment)
+    plain_prefill_s = wait_s + _plain_prefill_s(question, pricer, budget) / side_by_side
+    prefill_s = wait_s + pricer.prefill_s(question.prompt_tokens, budget) / side_by_side
+    return (plain_prefill_s + tokens) / (prefill_s + tokens * r / tau)
+
+
+def _plain_prefill_s(question: Question, pricer: StepPricer, budget: int) -> float:
+    """Of one prompt; where drafting keeps prompts apart, those of the batch share passes without it."""
+    prompt, plain = question.prompt_tokens or 1, StepPricer(pricer.target)
+    if not question.deployment.engine.drafting_prompts_alone:
+        return plain.prefill_s(prompt, budget)
+    together = max(min(question.batch, budget // prompt), 1)
+    return plain.price((), ((prompt, 0),) * together, together).seconds / together
+
+
+def _prompts_at_once(deployment: Deployment) -> int:
+    beyond = deployment.parallelism
+    return beyond.data_parallel_size * beyond.microbatches(beyond.pipeline_parallel_size, deployment.engine)
+
+
+def measured_plain_step_s(point: OperatingPoint, question: Question, pricer: StepPricer) -> float | None:
+    """The plain step that was measured, from a throughput too: b·(n/throughput - prefill)/(n-1)."""
+    if point.plain_step_s is not None or point.plain_tokens_per_s is None:
+        return point.plain_step_s
+    n, prompt = question.output_tokens, question.prompt_tokens
+    if n is None or n < 2 or prompt is None:
+        return question.batch / point.plain_tokens_per_s
+    prefill_s = StepPricer(pricer.target).prefill_s(prompt, question.deployment.engine.max_num_batched_tokens)
+    prefill_s = (
+        prefill_s / _prompts_at_once(question.deployment) + question.deployment.engine.prompt_overhead_s.value / question.batch
+    )
+    decode_s = n / point.plain_tokens_per_s - prefill_s
+    return question.batch * decode_s / (n - 1) if decode_s > 0 else question.batch / point.plain_tokens_per_s

@@ -1,0 +1,38 @@
+"""simulate: a scenario served without and with speculation on the same random streams, and what that says.
+
+The composition root: requests, acceptance paths, prices and batching rules meet here. Read `run.py` for the whole, `server.py`
+for one way to serve, `variant.py` for what came of it, `comparison.py` for what speculation changed, `gains.py` and `verdict.py`
+for how sure that is, `causes.py` for why, `saturation.py` for what a full replica finishes, `batching.py` for limits.
+"""
+
+from __future__ import annotations
+
+from simulator.simulation.batching import batching_rules
+from simulator.simulation.comparison import Comparison, drafted_at, proposal_share
+from simulator.simulation.progress import Progress
+from simulator.simulation.result import SimulationResult
+from simulator.simulation.run import simulate
+from simulator.simulation.saturation import saturation_of
+from simulator.simulation.server import TIE, Server, speculative_servers
+from simulator.simulation.variant import Variant, plain_load, require_served
+from simulator.simulation.verdict import LEAST_EFFECT, Verdict, verdict_of
+
+__all__ = [
+    "LEAST_EFFECT",
+    "TIE",
+    "Comparison",
+    "Progress",
+    "Server",
+    "SimulationResult",
+    "Variant",
+    "Verdict",
+    "batching_rules",
+    "drafted_at",
+    "plain_load",
+    "proposal_share",
+    "require_served",
+    "saturation_of",
+    "simulate",
+    "speculative_servers",
+    "verdict_of",
+]
