@@ -30,6 +30,7 @@ from simulator.acceptance import (
     MixtureAcceptance,
     PerPositionAcceptance,
     ResolvedAcceptance,
+    Texts,
     TraceAcceptance,
     TraceFile,
     band_for,
@@ -366,6 +367,18 @@ def test_all_rounds_of_a_text_are_those_taken_one_by_one(name: str) -> None:
         found = path.round_starts(begin, 80, gamma)
         always = all(path.proposed(position, gamma) == gamma for position in range(80))
         assert found.tolist() == starts if found is not None else not always
+
+
+def test_rounds_of_many_texts_together_are_those_of_each() -> None:
+    laws = [IndependentAcceptance(0.0), IndependentAcceptance(1.0), *LAWS.values()]
+    lengths = [1, 2, 3, 50, 80, 7, 200]
+    alone, together = ([law.path(n, lengths[n % 7], seed=4) for n, law in enumerate(3 * laws)] for _ in range(2))
+    Texts(together)
+    for gamma, begin in itertools.product((1, 4), (1, 2, 11)):
+        for n, (one, other) in enumerate(zip(alone, together, strict=True)):
+            if begin < lengths[n % 7]:
+                expected, found = (path.round_starts(begin, lengths[n % 7], gamma) for path in (one, other))
+                assert (expected is None and found is None) or expected.tolist() == found.tolist()
 
 
 def test_easy_text_takes_fewer_rounds_so_the_first_rate_falls_as_gamma_grows() -> None:

@@ -308,6 +308,8 @@ BINDING = {
     "hardware.gemm_smoothness": ({}, {"hardware": {"base": "h100_sxm", "gemm_smoothness": 2.0}}),
     "hardware.gemm_tile_rows": ({}, {"hardware": {"base": "h100_sxm", "gemm_tile_rows": 256.0}}),
     "hardware.gemm_wave_power": ({}, {"hardware": {"base": "h100_sxm", "gemm_wave_power": 1.0}}),
+    "hardware.gemm_walk_s_per_k": ({}, {"hardware": {"base": "h100_sxm", "gemm_walk_s_per_k": 1e-8}}),
+    "hardware.gemm_walk_longest_s": ({}, {"hardware": {"base": "h100_sxm", "gemm_walk_longest_s": 5e-5}}),
     "hardware.attention_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "attention_overhead_s": 3e-5}}),
     "hardware.attention_bandwidth_fraction": ({}, {"hardware": {"base": "h100_sxm", "attention_bandwidth_fraction": 0.4}}),
     "hardware.attention_flops_fraction": ({}, {"hardware": {"base": "h100_sxm", "attention_flops_fraction": 0.01}}),
@@ -399,7 +401,8 @@ BINDING = {
 # Which way a change moves the mean end-to-end latency with speculation, where the domain fixes it.
 SLOWER = (
     "hardware.memory_bandwidth_bytes_per_s", "hardware.compute_units", "hardware.memory_bandwidth_fraction", "hardware.flops_fraction",
-    "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.gemm_wave_power", "hardware.attention_overhead_s",
+    "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.gemm_wave_power",
+    "hardware.gemm_walk_s_per_k", "hardware.gemm_walk_longest_s", "hardware.attention_overhead_s",
     "hardware.attention_bandwidth_fraction", "hardware.attention_flops_fraction", "hardware.attention_wave_s",
     "hardware.walk_overhead_s", "hardware.walk_s_per_token", "hardware.walk_row_s_per_token", "hardware.walk_fixed_s",
     "hardware.walk_copy_s_per_byte", "hardware.elementwise_overhead_s", "hardware.sampling_bandwidth_fraction",

@@ -6,7 +6,7 @@ Read `laws.py` for what a law is, `path.py` for how one request looks up its acc
 """
 
 from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, MarkovAcceptance, PerPositionAcceptance
-from simulator.acceptance.path import AcceptancePath
+from simulator.acceptance.path import AcceptancePath, Texts
 from simulator.acceptance.population import (
     BetaAcceptance,
     ContextAcceptance,
@@ -53,6 +53,7 @@ __all__ = [
     "Profile",
     "ProfileSpec",
     "ResolvedAcceptance",
+    "Texts",
     "TraceAcceptance",
     "TraceFile",
     "TraceSummary",
