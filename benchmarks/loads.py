@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.scenario import Scenario, scenario_of
-from simulator.serving import Engine, RouterName, ServingResult, serve_on_replicas, summarise
+from simulator.serving import RouterName, ServingResult, serve_on_replicas, summarise
 from simulator.simulation import Server
 from simulator.spec import Document
 
@@ -110,7 +110,9 @@ def measure(
 
     if replicas > 1:
         arriving = tuple(replace(request, arrival_s=request.arrival_s / replicas) for request in arriving)
-    engines = [Engine(server.rules, server.pricer, server.drafts)] * replicas
+    engines = [server.engine() for _ in range(replicas)]
+    if server.paths is not None:
+        server.paths.expect(arriving)
     result = serve_on_replicas(arriving, engines, server.path, router=router, readable=readable)
     served = time.process_time()
     summarise(result)

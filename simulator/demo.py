@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from simulator import prediction, reports
+from simulator import prediction
 from simulator.architecture import find_model
 from simulator.cost.uncertainty import Estimate
+from simulator.plots.words import interval
 from simulator.prediction import Prediction
+from simulator.printed_numbers import significant, times
 from simulator.spec import Document, Problem, SpecError, check
 
 if TYPE_CHECKING:
@@ -154,7 +156,7 @@ def counts_table(answer: Demonstration) -> tuple[Sequence[str], list[list[str]]]
                 ("on" if run.bonus else "off") if speculative else "–",
                 str(run.target_forwards),
                 str(run.draft_forwards),
-                reports.times(run.tokens_per_target_forward),
+                times(run.tokens_per_target_forward),
                 "as plain" if speculative else "",
             ]
         )
@@ -180,10 +182,10 @@ def device_table(answer: Demonstration) -> tuple[Sequence[str], list[list[str]]]
             [
                 f"{each.counts.name}, {len(each.counts.tokens)} tokens",
                 each.draft,
-                reports.significant(found.mean_acceptance_length or 0.0),
-                reports.significant(found.r or 0.0),
-                reports.times(bounds.value),
-                reports.interval(bounds),
+                significant(found.mean_acceptance_length or 0.0),
+                significant(found.r or 0.0),
+                times(bounds.value),
+                interval(bounds),
                 found.verdict,
             ]
         )
@@ -194,8 +196,8 @@ def device_sentences(answer: Demonstration) -> list[str]:
     """What the device table is about, and why counts are not speed."""
     small, itself = answer.on_device[0], answer.on_device[-1]
     where = f"{answer.target} in bf16 on {answer.hardware}, one sequence, context {CONTEXT_TOKENS:,} tokens, engine vllm"
-    r, tau = (reports.significant(value or 0.0) for value in (itself.prediction.r, itself.prediction.mean_acceptance_length))
-    v = reports.significant(itself.prediction.verification_cost_ratio or 0.0)
+    r, tau = (significant(value or 0.0) for value in (itself.prediction.r, itself.prediction.mean_acceptance_length))
+    v = significant(itself.prediction.verification_cost_ratio or 0.0)
     rate = small.prediction.break_even_acceptance_rate
     needs = "no acceptance would repay it" if rate is None else f"it wins from an acceptance rate of {rate:.2f} on"
     return [
@@ -204,9 +206,9 @@ def device_sentences(answer: Demonstration) -> list[str]:
         "drafter, which a count of target passes leaves out, and one pass of the target over γ + 1 tokens. Speculation wins "
         "where τ > R.",
         f"A drafter as large as the target yields all it can, τ = {tau}, at R = {r}, of which verification is {v}: "
-        f"{reports.times(itself.counts.tokens_per_target_forward)} fewer target passes are a speedup of "
-        f"{reports.times(itself.prediction.speedup or 0.0)}.",
-        f"With {small.draft} a round costs {reports.significant(small.prediction.r or 0.0)}; {needs}. Models with random weights "
+        f"{times(itself.counts.tokens_per_target_forward)} fewer target passes are a speedup of "
+        f"{times(itself.prediction.speedup or 0.0)}.",
+        f"With {small.draft} a round costs {significant(small.prediction.r or 0.0)}; {needs}. Models with random weights "
         "agree by chance, trained ones by learning the same text.",
     ]
 

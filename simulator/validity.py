@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.acceptance import band_for
+from simulator.acceptance import band_for, measured_lengths
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import share
 from simulator.draft_tree import Tree
@@ -54,9 +54,17 @@ def _beyond_the_window(deployment: Deployment, context: float) -> Iterator[str]:
 
 def unlikely_acceptance(method: str, shape: Tree, tau: float) -> Iterator[str]:
     """τ far below every shipped measurement of the method."""
-    band = band_for(method, shape.depth, None if shape.is_chain else shape)
-    if band is not None and tau < band.low - FAR_BELOW * (band.low - 1):
+    asked = method, shape.depth, None if shape.is_chain else shape
+    if any(not _far_below(tau, measured) for measured in measured_lengths(*asked)):
+        return
+    band = band_for(*asked)
+    if band is not None and _far_below(tau, band.low):
+        measured = f"{band.low:.2f}" if band.low == band.high else f"{band.low:.2f} to {band.high:.2f}"
         yield (
-            f"τ = {tau:.2f} is far below what is measured elsewhere for {method} ({band.low:.2f} to {band.high:.2f}): "
+            f"τ = {tau:.2f} is far below what is measured elsewhere for {method} ({measured}): "
             "random-token prompts, a drafter of another target, or a fault"
         )
+
+
+def _far_below(tau: float, measured: float) -> bool:
+    return tau < measured - FAR_BELOW * (measured - 1)

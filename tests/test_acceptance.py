@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 
 from simulator import resources
 from simulator.acceptance import (
@@ -29,6 +30,7 @@ from simulator.acceptance import (
     MixtureAcceptance,
     PerPositionAcceptance,
     ResolvedAcceptance,
+    Texts,
     TraceAcceptance,
     TraceFile,
     band_for,
@@ -43,7 +45,7 @@ from simulator.acceptance import (
     survival_from_curve,
     write_trace_file,
 )
-from simulator.acceptance.rates import Rates, decayed, extended, held
+from simulator.acceptance.rates import Rates, decayed, extended, held, nearest_concave
 from simulator.acceptance.streams import UniformStream
 from simulator.spec import SpecError, check, parse_yaml
 
@@ -367,6 +369,18 @@ def test_all_rounds_of_a_text_are_those_taken_one_by_one(name: str) -> None:
         assert found.tolist() == starts if found is not None else not always
 
 
+def test_rounds_of_many_texts_together_are_those_of_each() -> None:
+    laws = [IndependentAcceptance(0.0), IndependentAcceptance(1.0), *LAWS.values()]
+    lengths = [1, 2, 3, 50, 80, 7, 200]
+    alone, together = ([law.path(n, lengths[n % 7], seed=4) for n, law in enumerate(3 * laws)] for _ in range(2))
+    Texts(together)
+    for gamma, begin in itertools.product((1, 4), (1, 2, 11)):
+        for n, (one, other) in enumerate(zip(alone, together, strict=True)):
+            if begin < lengths[n % 7]:
+                expected, found = (path.round_starts(begin, lengths[n % 7], gamma) for path in (one, other))
+                assert (expected is None and found is None) or expected.tolist() == found.tolist()
+
+
 def test_easy_text_takes_fewer_rounds_so_the_first_rate_falls_as_gamma_grows() -> None:
     measured = read_profile(resources.folder("acceptance") / "multi_layer_mtp_gsm8k.yaml")
     by_depth = measured.spec.acceptance_rates_per_position
@@ -417,6 +431,18 @@ def test_a_curve_without_noise_gives_back_its_rates(conditional: list[float]) ->
     survival = np.cumprod(conditional)
     curve = {count: float(length) for count, length in enumerate(1 + np.cumsum(survival), start=1)}
     assert survival_from_curve(curve) == pytest.approx(survival, abs=1e-9)
+
+
+@quick
+@given(st.dictionaries(st.integers(1, 16), st.floats(0, 1), min_size=2))
+def test_the_nearest_concave_curve_is_that_of_the_library(points: dict[int, float]) -> None:
+    counts = sorted(points)
+    lengths = np.array([1 + points[count] * count for count in counts])
+    ramps = np.minimum.outer(counts, counts).astype(float)
+    weights, distance = nnls(ramps, lengths - 1)
+    found = nearest_concave(counts, lengths.tolist())
+    assert found == pytest.approx((1 + ramps @ weights).tolist(), abs=1e-8)
+    assert math.dist(found, lengths) == pytest.approx(distance, abs=1e-8)
 
 
 @quick
@@ -656,7 +682,7 @@ def test_trace_and_profile_paths_start_at_the_document(tmp_path: Path) -> None:
         ("acceptance_rate: 1.2", "acceptance.acceptance_rate: must be at most 1 (got 1.2)"),
         ("acceptance_rate: 70%", "must be a number without unit: write 0.7"),
         ("acceptance_rates: [0.7]", "unknown key"),
-        ("conditional_acceptance_rates: []", "acceptance.conditional_acceptance_rates: must have at least 1 entries"),
+        ("conditional_acceptance_rates: []", "acceptance.conditional_acceptance_rates: must have at least 1 entry"),
         ("conditional_acceptance_rates: [0.7, -0.1]", "acceptance.conditional_acceptance_rates[1]: must be at least 0"),
         ("acceptance_rates_per_position: [0.5, 0.6]", "must never rise: position 1 (0.6)"),
         ("mean_acceptance_length: 4.2", "acceptance.mean_acceptance_length: must be between 1 and 4"),
@@ -688,7 +714,7 @@ def test_a_section_that_cannot_be_is_refused_with_place_bound_and_nearest_name(t
     ("line", "message"),
     [
         ("mean_acceptance_lengths: {2: 3.5}", "τ must be between 1 and 3 at 2 speculative tokens, bonus included (got 3.5)"),
-        ("mean_acceptance_lengths: {}", "must have at least 1 entries"),
+        ("mean_acceptance_lengths: {}", "must have at least 1 entry"),
         (
             "contexts: {num_speculative_tokens: 1, mean_acceptance_length: {100: 1.5, 200: 2.5}}",
             "must be between 1 and 2 (got 2.5)",

@@ -11,7 +11,7 @@ from simulator import simulate
 from simulator.__main__ import main
 from simulator.planning import PlanningSpec
 from simulator.questions.capacity import CapacityAnswer, capacity
-from simulator.reports import capacity_sentences, capacity_summary
+from simulator.reports.capacity import capacity_sentences, capacity_summary
 from simulator.reports.capacity_page import capacity_page
 from simulator.reports.exports import exports_of, settings_yaml
 from simulator.reports.page import Code

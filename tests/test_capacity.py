@@ -16,7 +16,7 @@ from simulator.cost.uncertainty import Estimate
 from simulator.planning import PlanningSpec
 from simulator.questions.capacity import CapacityAnswer, capacity
 from simulator.questions.sustained import Sustained, at_rate, unit_stream
-from simulator.reports import capacity_notes, capacity_sentences, capacity_tables
+from simulator.reports.capacity import capacity_notes, capacity_sentences, capacity_tables
 from simulator.scenario import Scenario, scenario_of
 from simulator.simulation import Server, saturation_of
 from simulator.spec import SpecError, parse_yaml

@@ -109,7 +109,7 @@ def imported_by(arguments: list[str]) -> set[str]:
     return set(done.stderr.split())
 
 
-def test_run_and_predict_import_neither_torch_nor_pandas_nor_matplotlib(small):
+def test_run_and_predict_import_no_library_that_other_verbs_need(small):
     predict = [
         "predict",
         "--hardware",
@@ -123,13 +123,40 @@ def test_run_and_predict_import_neither_torch_nor_pandas_nor_matplotlib(small):
         "--json",
     ]
     for arguments in (["run", str(small), "--json"], predict):
-        assert not imported_by(arguments) & {"torch", "pandas", "matplotlib", "pyarrow", "numba"}
+        heavy = {"torch", "pandas", "matplotlib", "pyarrow", "numba", "scipy", "jinja2", "joblib"}
+        assert not imported_by(arguments) & heavy
 
 
 def test_importing_the_package_imports_no_library():
     script = "import sys, simulator\nprint(*sorted({m.split('.')[0] for m in sys.modules} & {'numpy', 'scipy', 'pydantic', 'simpy', 'yaml'}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+# ---------------------------------------------------------------------------------------------------------------- readers
+
+
+@pytest.mark.parametrize("arguments", ["list", "list --json", "--help"])
+def test_a_reader_that_leaves_early_is_no_failure(arguments):
+    command = f"{sys.executable} -m simulator {arguments} | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("arguments", ["list", "list --json"])
+def test_no_room_for_the_results_is_one_message(arguments):
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m simulator {arguments} > /dev/full"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr == "the results: cannot be read or written: no space left on device\n"
+
+
+def test_closed_output_is_no_failure():
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m simulator list hardware >&-"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # ------------------------------------------------------------------------------------------------------------- interrupts

@@ -11,7 +11,7 @@ from simulator import explain, load_scenario, predict
 from simulator.__main__ import main
 from simulator.prediction import OperatingPoint
 from simulator.questions.explanation import explain_point
-from simulator.reports import explanation_sentences
+from simulator.reports.explanation import explanation_sentences
 from simulator.spec import Document, check
 from tests.test_scenario import run_quietly
 from tests.test_simulation import scenario, workload

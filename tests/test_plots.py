@@ -19,8 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from simulator import plots, theory
+from simulator import theory
 from simulator.plots import break_even as break_even_plots
+from simulator.plots import figures as page_figures
 from simulator.plots import rates, rounds, style, tornado, traffic
 from simulator.plots.words import provenance, source_counts
 from simulator.printed_numbers import milliseconds, significant
@@ -70,7 +71,7 @@ def answer() -> BreakEven:
 
 @pytest.fixture(scope="module")
 def figures(result: SimulationResult, answer: BreakEven) -> dict[str, Figure]:
-    return dict([*plots.run_figures(result), *plots.break_even_figures(answer)])
+    return dict([*page_figures.run_figures(result), *page_figures.break_even_figures(answer)])
 
 
 NAMES = ("speedup", "round", "latency", "load", "break_even", "best_gamma")
@@ -116,7 +117,7 @@ def test_a_title_states_a_finding_with_a_number_and_fits_on_the_slide(figures: d
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_saved_figure_is_one_slide_drawn_without_warnings(figures: dict[str, Figure], name: str, tmp_path: Path) -> None:
-    plots.save(figures[name], tmp_path / "figure.png")
+    style.save(figures[name], tmp_path / "figure.png")
     assert [path.name for path in tmp_path.iterdir()] == ["figure.png"]
     width, height = (int.from_bytes((tmp_path / "figure.png").read_bytes()[at : at + 4], "big") for at in (16, 20))
     assert (width, height) == (1600, 900)
@@ -130,18 +131,21 @@ def test_a_figure_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path
 
     monkeypatch.setattr(Figure, "savefig", fail)
     with pytest.raises(RuntimeError):
-        plots.save(Figure(), tmp_path / "figure.png")
+        style.save(Figure(), tmp_path / "figure.png")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("figure.png", b"old")]
 
 
 def test_drawing_leaves_the_settings_of_matplotlib_alone(result: SimulationResult) -> None:
     before = dict(matplotlib.rcParams)
-    plots.speedup_figure(result)
+    rounds.speedup_figure(result)
     assert dict(matplotlib.rcParams) == before
 
 
 def test_importing_plots_and_reports_imports_neither_matplotlib_nor_pyarrow() -> None:
-    code = "import sys, simulator.plots, simulator.reports; print([m for m in ('matplotlib', 'pyarrow') if m in sys.modules])"
+    code = (
+        "import sys, simulator.reports.files, simulator.reports.server_fit\n"  # all pages, all figures
+        "print([m for m in ('matplotlib', 'pyarrow') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -264,7 +268,7 @@ def test_open_acceptance_is_drawn_as_the_methods_measured_band() -> None:
     assert 0 < band[0] < band[1] <= 1
     assert not opened.best
     with pytest.raises(ValueError, match="states its acceptance"):
-        plots.best_gamma_map(opened)
+        break_even_plots.best_gamma_map(opened)
 
 
 def test_the_map_names_gamma_and_speedup_in_each_cell_and_hatches_what_does_not_fit() -> None:
@@ -307,13 +311,13 @@ def test_bars_sum_to_plain_step_round_and_round_per_token(result: SimulationResu
 
 
 def test_figures_of_a_comparison_need_speculation(plain_result: SimulationResult) -> None:
-    for draw in (plots.speedup_figure, plots.round_figure):
+    for draw in (rounds.speedup_figure, rounds.round_figure):
         with pytest.raises(ValueError, match="needs a scenario with speculation"):
             draw(plain_result)
 
 
 def test_a_run_without_speculation_still_shows_latency_and_load(plain_result: SimulationResult) -> None:
-    shown = dict(plots.run_figures(plain_result))
+    shown = dict(page_figures.run_figures(plain_result))
     assert list(shown) == ["latency", "load"]
     assert "Acceptance" not in shown["load"].get_supxlabel()
 
@@ -392,7 +396,7 @@ def test_latency_rises_with_the_rate_and_the_own_rate_is_marked(result: Simulati
     for _, points in curve.lines:
         waits = [point.ttft_s.mean for point in points if point.ttft_s is not None]
         assert waits[-1] > waits[0]
-    figure = plots.load_curve_figure(curve)
+    figure = rates.load_curve_figure(curve)
     own = (len(result.requests) - 1) / (result.requests[-1].arrival_s - result.requests[0].arrival_s)
     assert all(any(points_of(line)[0][0] == pytest.approx(own) for line in axes.lines) for axes in figure.axes)
     assert "requests per second" in figure.get_suptitle()

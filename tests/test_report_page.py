@@ -15,14 +15,15 @@ from typing import Any
 
 import pytest
 
-from simulator import reports
 from simulator.cost.uncertainty import Estimate
 from simulator.plots.colour import READABLE, contrast, ink_on, on_dark, readable
 from simulator.plots.inline import InlineFigure, colour_rules, inline
 from simulator.plots.rounds import _BLUES, _GREYS, _ORANGES
 from simulator.plots.style import new_figure, note
 from simulator.questions.explanation import explain
-from simulator.reports.html import style
+from simulator.reports.files import write_explanation, write_run
+from simulator.reports.html import html, style
+from simulator.reports.markdown import markdown
 from simulator.reports.page import Bullets, Code, Fact, Figure, Heading, Page, Section, Table, Text, Verdict
 from simulator.scenario import scenario_of
 from simulator.simulation import simulate
@@ -36,7 +37,7 @@ NASTY = '<script>alert("1")</script> & <img src=x onerror=alert(1)> `<b>`'
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("report")
-    reports.write_run(simulate(scenario_of(parse_yaml(SCENARIO, "chat.yaml"))), out)
+    write_run(simulate(scenario_of(parse_yaml(SCENARIO, "chat.yaml"))), out)
     return out
 
 
@@ -83,7 +84,7 @@ def drawn(alt: str = "A line") -> InlineFigure:
 
 def test_an_explanation_is_a_page_too(tmp_path: Path) -> None:
     answer = explain(scenario_of(parse_yaml(SCENARIO, "chat.yaml")), batch=4)
-    written = {str(path.relative_to(tmp_path)) for path in reports.write_explanation(answer, "chat", tmp_path)}
+    written = {str(path.relative_to(tmp_path)) for path in write_explanation(answer, "chat", tmp_path)}
     figures = {f"figures/{name}.{kind}" for name in ("round", "tornado") for kind in ("png", "svg")}
     assert written == {"report.html", "report.md", "explanation.json"} | figures
     said = " ".join(Reader((tmp_path / "report.html").read_text(encoding="utf-8")).said.split())
@@ -137,12 +138,12 @@ def test_nothing_outside_of_the_file_is_asked_for(text: str) -> None:
 
 
 def test_whatever_a_page_holds_is_escaped() -> None:
-    allowed = {tag for tag, _ in Reader(reports.html(page("plain `code`"), {"drawn": drawn()})).tags}
-    reader = Reader(reports.html(page(), {"drawn": drawn(NASTY)}))
+    allowed = {tag for tag, _ in Reader(html(page("plain `code`"), {"drawn": drawn()})).tags}
+    reader = Reader(html(page(), {"drawn": drawn(NASTY)}))
     assert {tag for tag, _ in reader.tags} == allowed
     assert not any(name.startswith("on") for _, attributes in reader.tags for name in attributes)
     assert reader.said.count('<script>alert("1")</script>') >= 15
-    assert "<script" not in re.sub(r"`[^`]*`|```.*?```", "", reports.markdown(page(), {}), flags=re.DOTALL)
+    assert "<script" not in re.sub(r"`[^`]*`|```.*?```", "", markdown(page(), {}), flags=re.DOTALL)
 
 
 def test_same_figure_same_bytes_and_title_and_reading_are_the_pages_text() -> None:
@@ -280,5 +281,5 @@ def test_the_browser_check_sees_a_request_and_an_error(tmp_path: Path) -> None:
 
 def test_a_figure_that_was_not_drawn_leaves_no_trace() -> None:
     bare = dataclasses.replace(page("x"), sections=(Section("Only a figure", (Figure("absent", "nothing"),)),))
-    assert "Only a figure" not in reports.html(bare, {})
-    assert "Only a figure" not in reports.markdown(bare, {})
+    assert "Only a figure" not in html(bare, {})
+    assert "Only a figure" not in markdown(bare, {})

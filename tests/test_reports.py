@@ -14,14 +14,22 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from simulator import reports, resources
+from simulator import resources
 from simulator.cost.uncertainty import Estimate
 from simulator.plots.words import provenance
 from simulator.prediction import Prediction, predict
+from simulator.printed_numbers import significant, times
 from simulator.questions.break_even import BreakEven, break_even
-from simulator.reports import files
-from simulator.reports.summary import plain_data
-from simulator.reports.variants import width
+from simulator.reports import files, verdict
+from simulator.reports.break_even_page import break_even_page
+from simulator.reports.files import prepare_directory, to_json, write_break_even, write_run
+from simulator.reports.known import known
+from simulator.reports.markdown import markdown
+from simulator.reports.run_page import run_page
+from simulator.reports.summary import break_even_csv, break_even_summary, plain_data, run_summary
+from simulator.reports.tables import break_even_tables, prediction_rows, prediction_sentence
+from simulator.reports.variants import run_table, width
+from simulator.reports.verdict import headline, verdict_sentence
 from simulator.scenario import Scenario, scenario_of
 from simulator.simulation import Comparison, SimulationResult, simulate
 from simulator.spec import SpecError, parse_yaml
@@ -75,7 +83,7 @@ def with_gain(result: SimulationResult, gain: Estimate, verdict: str, metric: st
 
 
 def markdown_of(result: SimulationResult) -> str:
-    return reports.markdown(reports.run_page(result), {})
+    return markdown(run_page(result), {})
 
 
 def numbers(value: Any) -> list[float]:
@@ -91,29 +99,29 @@ def numbers(value: Any) -> list[float]:
 
 def test_a_win_is_said_with_its_size_its_interval_and_its_settings(result: SimulationResult) -> None:
     chosen, only = with_gain(result, Estimate(1.62, 1.5, 1.75), "win", "mean time per output token")
-    said = reports.verdict_sentence(chosen, only)
+    said = verdict_sentence(chosen, only)
     assert said.startswith(
         "Speculation wins: mean time per output token 1.62× shorter (80 % interval 1.50–1.75) with EAGLE-3, γ = 2."
     )
-    assert f"textbook formula, with verification taken as free, says {reports.times(chosen.textbook_speedup)}" in said
-    assert f"R = {reports.significant(chosen.r.value)}" in said
+    assert f"textbook formula, with verification taken as free, says {times(chosen.textbook_speedup)}" in said
+    assert f"R = {significant(chosen.r.value)}" in said
     assert all(cause in said for cause in chosen.causes)
 
 
 def test_a_loss_in_time_is_said_as_longer_with_the_interval_turned_round(result: SimulationResult) -> None:
     chosen, only = with_gain(result, Estimate(0.5, 0.4, 0.8), "lose", "mean end-to-end latency")
-    said = reports.verdict_sentence(chosen, only)
+    said = verdict_sentence(chosen, only)
     assert said.startswith("Speculation loses: mean end-to-end latency 2.00× longer (80 % interval 1.25–2.50)")
 
 
 def test_a_rate_is_said_as_a_factor_of_the_plain_rate(result: SimulationResult) -> None:
     chosen, only = with_gain(result, Estimate(0.8, 0.7, 0.9), "lose", "goodput")
-    assert "goodput 0.800× that of no speculation (80 % interval 0.700–0.900)" in reports.verdict_sentence(chosen, only)
+    assert "goodput 0.800× that of no speculation (80 % interval 0.700–0.900)" in verdict_sentence(chosen, only)
 
 
 def test_a_close_call_gives_no_direction(result: SimulationResult) -> None:
     _, only = with_gain(result, Estimate(1.02, 0.95, 1.1), "close", "mean time per output token")
-    first = reports.headline(only)[0]
+    first = headline(only)[0]
     assert first.startswith("Too close to call")
     assert "0.950–1.10, contains 1" in first
     assert not re.search(r"\b(wins|loses|shorter|longer)\b", first)
@@ -121,26 +129,26 @@ def test_a_close_call_gives_no_direction(result: SimulationResult) -> None:
 
 def test_an_interval_on_one_side_of_1_is_not_said_to_contain_it(result: SimulationResult) -> None:
     chosen, only = with_gain(result, Estimate(2.3, 2.1, 2.5), "close", "mean end-to-end latency (no request meets it)")
-    assert "contains" not in reports.verdict_sentence(chosen, only)
+    assert "contains" not in verdict_sentence(chosen, only)
 
 
 def test_a_lone_variant_is_shown_however_long_the_reason_of_its_metric(result: SimulationResult) -> None:
     reason = "mean end-to-end latency (goodput rises from none to 5.79 requests per second)"
     _, only = with_gain(result, Estimate(2.3, 2.1, 2.5), "win", reason)
-    header, rows = reports.run_table(dataclasses.replace(only, comparisons=only.comparisons[:1]))
+    header, rows = run_table(dataclasses.replace(only, comparisons=only.comparisons[:1]))
     assert len(header) == 3
     assert rows[0][0] == "verdict (end-to-end)"
 
 
 def test_an_interval_from_too_few_requests_is_called_unknown(result: SimulationResult) -> None:
     chosen, only = with_gain(result, Estimate(1.3, 1e-21, 5e21), "close", "mean time per output token")
-    assert "too few requests for an interval" in reports.verdict_sentence(chosen, only)
-    assert reports.run_summary(only)["comparisons"][0]["gain"] == {"value": 1.3, "low": None, "high": None}
+    assert "too few requests for an interval" in verdict_sentence(chosen, only)
+    assert run_summary(only)["comparisons"][0]["gain"] == {"value": 1.3, "low": None, "high": None}
 
 
 def test_where_no_acceptance_wins_the_verdict_says_so(result: SimulationResult) -> None:
     chosen = dataclasses.replace(result.comparisons[0], break_even_acceptance_rate=None)
-    assert "no acceptance could repay it" in reports.verdict_sentence(chosen, result)
+    assert "no acceptance could repay it" in verdict_sentence(chosen, result)
 
 
 @pytest.mark.parametrize(
@@ -155,8 +163,8 @@ def test_open_acceptance_is_judged_at_both_ends_of_its_band(
         dataclasses.replace(high, gain=Estimate(1.9, 1.8, 2.1), verdict=verdicts[1]),  # type: ignore[arg-type]
     )
     judged = dataclasses.replace(results["open"], comparisons=ends)
-    assert reports.answer(judged) == expected
-    first = reports.headline(judged)[0]
+    assert verdict.answer(judged) == expected
+    first = headline(judged)[0]
     assert ("depends on acceptance" in first) == (expected == "depends")
     assert expected == "depends" or "At either end of the measured acceptance" in first
     if expected == "depends":
@@ -164,8 +172,8 @@ def test_open_acceptance_is_judged_at_both_ends_of_its_band(
 
 
 def test_without_speculation_nothing_is_judged(results: dict[str, SimulationResult]) -> None:
-    assert reports.answer(results["plain"]) == "none"
-    assert "verdict" not in reports.run_table(results["plain"])[1][0][0]
+    assert verdict.answer(results["plain"]) == "none"
+    assert "verdict" not in run_table(results["plain"])[1][0][0]
 
 
 # ----------------------------------------------------------------------------------------------------------------- table
@@ -173,7 +181,7 @@ def test_without_speculation_nothing_is_judged(results: dict[str, SimulationResu
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_table_has_a_cell_for_every_variant_and_fits_the_console(results: dict[str, SimulationResult], kind: str) -> None:
-    header, rows = reports.run_table(results[kind])
+    header, rows = run_table(results[kind])
     assert len(header) == 2 + len(results[kind].comparisons)
     assert all(len(row) == len(header) for row in rows)
     assert width(header, rows) <= 100
@@ -189,7 +197,7 @@ def test_of_too_many_variants_the_best_are_shown_and_the_header_says_so(result: 
         )
         for gamma in range(1, 17)
     )
-    header, rows = reports.run_table(dataclasses.replace(result, comparisons=many))
+    header, rows = run_table(dataclasses.replace(result, comparisons=many))
     assert width(header, rows) <= 100
     shown = header[2:]
     assert header[0] == f"best {len(shown)} of 16"
@@ -197,13 +205,13 @@ def test_of_too_many_variants_the_best_are_shown_and_the_header_says_so(result: 
 
 
 def test_the_table_shows_what_the_summaries_hold(result: SimulationResult) -> None:
-    _, rows = reports.run_table(result)
+    _, rows = run_table(result)
     table = {row[0]: row[1:] for row in rows}
     plain, chosen = result.plain.summary, result.comparisons[0]
     assert plain.tpot_s is not None
-    assert table["TPOT mean (ms)"][0] == reports.significant(1e3 * plain.tpot_s.mean)
-    assert table["R, break-even τ"] == ["–", *(reports.significant(c.r.value) for c in result.comparisons)]
-    assert table["saturated (req/s)"][1] == reports.significant(chosen.variant.saturation.per_s)
+    assert table["TPOT mean (ms)"][0] == significant(1e3 * plain.tpot_s.mean)
+    assert table["R, break-even τ"] == ["–", *(significant(c.r.value) for c in result.comparisons)]
+    assert table["saturated (req/s)"][1] == significant(chosen.variant.saturation.per_s)
 
 
 # --------------------------------------------------------------------------------------------------------------- summary
@@ -211,18 +219,18 @@ def test_the_table_shows_what_the_summaries_hold(result: SimulationResult) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_summary_is_json_with_the_verdict_first_and_finite_numbers(results: dict[str, SimulationResult], kind: str) -> None:
-    text = reports.to_json(reports.run_summary(results[kind]))
+    text = to_json(run_summary(results[kind]))
     data = json.loads(text)
     assert list(data)[:2] == ["schema_version", "verdict"]
     assert data["schema_version"] == 1
-    assert data["verdict"]["answer"] == reports.answer(results[kind])
+    assert data["verdict"]["answer"] == verdict.answer(results[kind])
     assert numbers(data)
     assert all(math.isfinite(number) for number in numbers(data))
     assert len(data["variants"]) == 1 + len(data["comparisons"]) == 1 + len(results[kind].comparisons)
 
 
 def test_a_summary_names_the_source_of_every_constant_and_the_versions(result: SimulationResult) -> None:
-    data = reports.run_summary(result)
+    data = run_summary(result)
     constants = data["provenance"]["constants"]
     assert len(constants) == len(provenance(result.scenario))
     assert all(constant["source"] for constant in constants)
@@ -231,7 +239,7 @@ def test_a_summary_names_the_source_of_every_constant_and_the_versions(result: S
 
 
 def test_gains_in_a_summary_are_those_of_its_variants(results: dict[str, SimulationResult]) -> None:
-    data = reports.run_summary(results["stated"])
+    data = run_summary(results["stated"])
     plain, first = data["variants"][:2]
     found = data["comparisons"][0]
     assert found["capacity_gain"]["value"] == pytest.approx(
@@ -248,7 +256,7 @@ def test_gains_in_a_summary_are_those_of_its_variants(results: dict[str, Simulat
 
 @pytest.mark.parametrize("kind", ["stated", "plain"])
 def test_no_directory_of_the_machine_is_reported(results: dict[str, SimulationResult], kind: str) -> None:
-    text = reports.to_json(reports.run_summary(results[kind])) + markdown_of(results[kind])
+    text = to_json(run_summary(results[kind])) + markdown_of(results[kind])
     assert "/somewhere" not in text
     assert str(Path(resources.__file__).parent.parent) not in text
     assert "chat.yaml" in text
@@ -263,9 +271,9 @@ def test_what_is_not_finite_becomes_null() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_report_begins_with_the_verdict_and_holds_sources_and_seed(results: dict[str, SimulationResult], kind: str) -> None:
-    text = reports.markdown(reports.run_page(results[kind]), {"load": "figures/load.png"})
-    verdict = reports.headline(results[kind])[0]
-    assert 0 < text.index(verdict) < text.index("## Numbers") < text.index("figures/load.png")
+    text = markdown(run_page(results[kind]), {"load": "figures/load.png"})
+    said = headline(results[kind])[0]
+    assert 0 < text.index(said) < text.index("## Numbers") < text.index("figures/load.png")
     assert re.search(r"!\[[^\]]{20,}\]\(figures/load\.png\)", text)
     assert "## Where the numbers come from" in text
     assert "| step_overhead_s |" in text
@@ -296,9 +304,7 @@ def test_rows_of_markdown_tables_have_as_many_cells_as_their_header(result: Simu
 
 def test_the_csv_has_a_row_for_every_point_and_blanks_where_nothing_can_be_said(answer: BreakEven) -> None:
     hopeless = dataclasses.replace(answer.points[0], break_even_acceptance_rate=None)
-    rows = list(
-        csv.DictReader(io.StringIO(reports.break_even_csv(dataclasses.replace(answer, points=(hopeless, *answer.points[1:])))))
-    )
+    rows = list(csv.DictReader(io.StringIO(break_even_csv(dataclasses.replace(answer, points=(hopeless, *answer.points[1:]))))))
     assert len(rows) == len(answer.points)
     assert rows[0]["break_even_acceptance_rate"] == ""
     for row, point in zip(rows[1:], answer.points[1:], strict=True):
@@ -308,13 +314,13 @@ def test_the_csv_has_a_row_for_every_point_and_blanks_where_nothing_can_be_said(
 
 
 def test_break_even_is_told_as_json_and_as_a_table_for_each_context(answer: BreakEven) -> None:
-    data = json.loads(reports.to_json(reports.break_even_summary(answer)))
+    data = json.loads(to_json(break_even_summary(answer)))
     assert len(data["points"]) == len(answer.points)
     assert len(data["best"]) == len(answer.best)
-    text = reports.markdown(reports.break_even_page(answer), {"break_even": "figures/break_even.png"})
+    text = markdown(break_even_page(answer), {"break_even": "figures/break_even.png"})
     for context in answer.contexts:
         assert f"α* at context {context:,} tokens" in text
-    tables = list(reports.break_even_tables(answer))
+    tables = list(break_even_tables(answer))
     assert all(len(row) == len(header) == 1 + len(answer.batches) for _, header, rows in tables for row in rows)
     assert tables[1][2][2][3].startswith("(")
 
@@ -328,13 +334,13 @@ def test_a_prediction_says_its_verdict_and_without_acceptance_its_break_even() -
         "num_speculative_tokens": 3, "batch": 4, "context_len": 1024,
     }  # fmt: skip
     known, unknown = predict(**fields, mean_acceptance_length=2.5), predict(**fields)
-    assert reports.prediction_sentence(known).startswith(f"Speculation wins: speedup {reports.times(known.speedup or 0)}")
-    assert f"τ = {reports.significant(unknown.r or 0)}" in reports.prediction_sentence(unknown)
-    names = [row[0] for row in reports.prediction_rows(known)]
+    assert prediction_sentence(known).startswith(f"Speculation wins: speedup {times(known.speedup or 0)}")
+    assert f"τ = {significant(unknown.r or 0)}" in prediction_sentence(unknown)
+    names = [row[0] for row in prediction_rows(known)]
     assert "speedup" in names
-    assert "speedup" not in [row[0] for row in reports.prediction_rows(unknown)]
-    assert all(len(row) == 3 for row in reports.prediction_rows(known))
-    assert reports.prediction_sentence(Prediction("", "unsupported", "trees")) == "Not supported: trees"
+    assert "speedup" not in [row[0] for row in prediction_rows(unknown)]
+    assert all(len(row) == 3 for row in prediction_rows(known))
+    assert prediction_sentence(Prediction("", "unsupported", "trees")) == "Not supported: trees"
 
 
 # ----------------------------------------------------------------------------------------------------------------- files
@@ -345,7 +351,7 @@ def test_a_run_is_written_whole_and_other_files_are_left_alone(result: Simulatio
     out.mkdir(parents=True)
     (out / "notes.txt").write_text("mine")
     (out / "report.md").write_text("old")
-    written = reports.write_run(result, out)
+    written = write_run(result, out)
     names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     figures = {
         f"figures/{name}.png" for name in ("speedup", "round", "tornado", "rates", "latency", "load", "break_even", "best_gamma")
@@ -357,12 +363,12 @@ def test_a_run_is_written_whole_and_other_files_are_left_alone(result: Simulatio
     assert (out / "notes.txt").read_text() == "mine"
     linked = re.findall(r"\]\((figures/\w+\.png)\)", (out / "report.md").read_text(encoding="utf-8"))
     assert set(linked) == figures
-    assert json.loads((out / "summary.json").read_text(encoding="utf-8")) == reports.run_summary(result)
+    assert json.loads((out / "summary.json").read_text(encoding="utf-8")) == run_summary(result)
 
 
 def test_same_seed_same_bytes(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        reports.write_run(simulate(scenario(WITHOUT_LEVEL)), tmp_path / name)
+        write_run(simulate(scenario(WITHOUT_LEVEL)), tmp_path / name)
     ones = {path.relative_to(tmp_path / "one"): path.read_bytes() for path in (tmp_path / "one").rglob("*") if path.is_file()}
     twos = {path.relative_to(tmp_path / "two"): path.read_bytes() for path in (tmp_path / "two").rglob("*") if path.is_file()}
     assert ones == twos
@@ -383,7 +389,7 @@ def test_records_have_a_row_for_each_request_and_variant_with_units_in_their_nam
 def test_a_path_that_cannot_be_a_directory_is_the_users_mistake(result: SimulationResult, tmp_path: Path, inside: str) -> None:
     (tmp_path / "file").write_text("mine")
     path = tmp_path / "file" / inside
-    for write in (lambda: reports.write_run(result, path), lambda: reports.prepare_directory(path)):
+    for write in (lambda: write_run(result, path), lambda: prepare_directory(path)):
         with pytest.raises(SpecError, match=r"--out: must be a directory that can be written"):
             write()
     assert (tmp_path / "file").read_text() == "mine"
@@ -401,18 +407,18 @@ def test_a_disk_that_fills_up_leaves_the_old_report(
     monkeypatch.setattr(files, "break_even_figures", lambda answer: ())
     monkeypatch.setattr(files, "_write_records", fail)
     with pytest.raises(SpecError, match="--out: cannot be written: No space left on device"):
-        reports.write_run(result, tmp_path)
+        write_run(result, tmp_path)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.md", "old")]
 
 
 def test_the_break_even_answer_is_written_as_table_data_and_figures(answer: BreakEven, tmp_path: Path) -> None:
-    written = {str(path.relative_to(tmp_path)) for path in reports.write_break_even(answer, tmp_path)}
+    written = {str(path.relative_to(tmp_path)) for path in write_break_even(answer, tmp_path)}
     figures = {f"figures/{name}.{kind}" for name in ("break_even", "best_gamma") for kind in ("png", "svg")}
     assert written == {"report.html", "report.md", "break_even.json", "break_even.csv"} | figures
 
 
 def test_a_run_without_speculation_is_written_without_break_even(results: dict[str, SimulationResult], tmp_path: Path) -> None:
-    written = {str(path.relative_to(tmp_path)) for path in reports.write_run(results["plain"], tmp_path)}
+    written = {str(path.relative_to(tmp_path)) for path in write_run(results["plain"], tmp_path)}
     figures = {f"figures/{name}.{kind}" for name in ("rates", "latency", "load") for kind in ("png", "svg")}
     assert written == {"report.html", "report.md", "summary.json", "records.parquet"} | figures
 
@@ -422,7 +428,7 @@ def test_a_run_without_speculation_is_written_without_break_even(results: dict[s
 
 @pytest.mark.parametrize("kind", list(resources.KINDS))
 def test_every_kind_of_shipped_data_is_listed_with_the_same_columns(kind: str) -> None:
-    entries = reports.known(kind)
+    entries = known(kind)
     assert len({tuple(entry) for entry in entries}) <= 1
     assert len({entry["id"] for entry in entries}) == len(entries)
     json.dumps(entries, allow_nan=False)

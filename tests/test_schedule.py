@@ -13,7 +13,7 @@ from simulator.cost.uncertainty import Estimate
 from simulator.draft_policy import tokens_in
 from simulator.interchange.engine_flags import parse_command, read_trtllm
 from simulator.questions.schedule import ScheduleAnswer, schedule
-from simulator.reports import schedule_sentences, schedule_snippets
+from simulator.reports.schedule import schedule_sentences, schedule_snippets
 from simulator.simulation import TIE, Server
 from simulator.spec import SpecError
 from tests.test_capacity import BASE, scenario

@@ -308,6 +308,8 @@ BINDING = {
     "hardware.gemm_smoothness": ({}, {"hardware": {"base": "h100_sxm", "gemm_smoothness": 2.0}}),
     "hardware.gemm_tile_rows": ({}, {"hardware": {"base": "h100_sxm", "gemm_tile_rows": 256.0}}),
     "hardware.gemm_wave_power": ({}, {"hardware": {"base": "h100_sxm", "gemm_wave_power": 1.0}}),
+    "hardware.gemm_walk_s_per_k": ({}, {"hardware": {"base": "h100_sxm", "gemm_walk_s_per_k": 1e-8}}),
+    "hardware.gemm_walk_longest_s": ({}, {"hardware": {"base": "h100_sxm", "gemm_walk_longest_s": 5e-5}}),
     "hardware.attention_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "attention_overhead_s": 3e-5}}),
     "hardware.attention_bandwidth_fraction": ({}, {"hardware": {"base": "h100_sxm", "attention_bandwidth_fraction": 0.4}}),
     "hardware.attention_flops_fraction": ({}, {"hardware": {"base": "h100_sxm", "attention_flops_fraction": 0.01}}),
@@ -399,7 +401,8 @@ BINDING = {
 # Which way a change moves the mean end-to-end latency with speculation, where the domain fixes it.
 SLOWER = (
     "hardware.memory_bandwidth_bytes_per_s", "hardware.compute_units", "hardware.memory_bandwidth_fraction", "hardware.flops_fraction",
-    "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.gemm_wave_power", "hardware.attention_overhead_s",
+    "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.gemm_wave_power",
+    "hardware.gemm_walk_s_per_k", "hardware.gemm_walk_longest_s", "hardware.attention_overhead_s",
     "hardware.attention_bandwidth_fraction", "hardware.attention_flops_fraction", "hardware.attention_wave_s",
     "hardware.walk_overhead_s", "hardware.walk_s_per_token", "hardware.walk_row_s_per_token", "hardware.walk_fixed_s",
     "hardware.walk_copy_s_per_byte", "hardware.elementwise_overhead_s", "hardware.sampling_bandwidth_fraction",
@@ -565,8 +568,8 @@ def test_only_drafters_with_a_cache_keep_slots_ahead():
     from simulator.simulation import batching_rules
 
     head, lookup = scenario(), scenario(speculation={"method": "ngram", "num_speculative_tokens": 3})
-    assert [batching_rules(s, s.deployment).lookahead_slots(3) for s in (head, lookup)] == [3, 0]
-    assert batching_rules(head, head.deployment).lookahead_slots(0) == 0
+    assert [batching_rules(s, s.deployment, 3).lookahead_slots(3) for s in (head, lookup)] == [3, 0]
+    assert batching_rules(head, head.deployment, 3).lookahead_slots(0) == 0
 
 
 def test_a_lone_mean_acceptance_length_holds_at_the_largest_gamma_and_the_others_follow():
@@ -637,3 +640,19 @@ def test_the_capacity_run_reports_its_progress():
     assert len(capacity) == 2
     for steps in capacity:
         assert [done for done, _ in steps] == list(range(1, steps[-1][1] + 1))
+
+
+def test_states_for_every_draft_leave_a_hybrid_room_for_fewer_sequences() -> None:
+    asked = scenario(
+        target={"model": "Qwen/Qwen3-Next-80B-A3B-Instruct", "weights": "fp8"},
+        parallel={"tensor_parallel_size": 2},
+        speculation={"method": "mtp", "num_speculative_tokens": 3},
+        workload=workload("constant", requests=1200, output=40, rate_per_s=10_000.0),
+        limits={"max_num_seqs": 1200},
+    )
+    plain, drafting = Server.of(asked), Server.of(asked, asked.shapes[0])
+    assert 3.5 < drafting.rules.state_blocks / plain.rules.state_blocks <= 4  # the module's own cache makes blocks larger
+    running = [int(server.run(asked.requests()).steps.column("running").max()) for server in (plain, drafting)]
+    assert running[1] < 0.7 * running[0]
+    least = drafting.rules.total_blocks // drafting.rules.held_tokens(440) * drafting.rules.block_tokens
+    assert running[1] == pytest.approx(least, rel=0.1)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import stdtrit
 
 from simulator import theory
 
@@ -107,3 +108,17 @@ def test_a_saturated_queue_waits_for_ever() -> None:
 def test_impossible_values_are_refused_with_the_bound(call: Callable[[], float], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
+
+
+@pytest.mark.parametrize("probability", [0.5, 0.6, 0.9, 0.975, 0.999])
+def test_quantiles_of_students_t_are_those_of_the_library(probability: float) -> None:
+    for degrees in (*range(1, 40), 199, 1000):
+        assert theory.student_t_quantile(probability, degrees) == pytest.approx(
+            stdtrit(degrees, probability), rel=1e-10, abs=1e-12
+        )
+
+
+@pytest.mark.parametrize(("probability", "degrees"), [(0.4, 3), (1.0, 3), (0.9, 0)])
+def test_there_is_no_quantile_outside_the_series(probability: float, degrees: int) -> None:
+    with pytest.raises(ValueError, match="no quantile"):
+        theory.student_t_quantile(probability, degrees)

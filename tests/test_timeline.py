@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from simulator.__main__ import main
-from simulator.reports import timeline
+from simulator.reports.timeline import timeline
 from simulator.scenario import scenario_of
 from simulator.simulation import SimulationResult, simulate
 from simulator.spec import parse_yaml

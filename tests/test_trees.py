@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import break_even, load_scenario, predict, reports, simulate
+from simulator import break_even, load_scenario, predict, simulate
 from simulator.__main__ import main
 from simulator.acceptance import tree_law
 from simulator.draft_tree import Tree, read_tree
 from simulator.questions.explanation import explain
+from simulator.reports.files import write_run
+from simulator.reports.summary import break_even_csv
+from simulator.reports.tables import break_even_tables
 from simulator.simulation import batching_rules
 from simulator.spec import SpecError
 from tests.test_scenario import run_quietly
@@ -91,7 +94,7 @@ def test_every_sequence_verifies_the_nodes_and_keeps_slots_for_them():
     steps = variant.result.steps
     rows, sequences = steps.column("rows"), steps.column("decode_sequences")
     assert (rows[sequences > 0] == TREE.nodes * sequences[sequences > 0]).all()
-    rules = batching_rules(loaded, loaded.deployed(TREE))
+    rules = batching_rules(loaded, loaded.deployed(TREE), TREE.nodes - 1)
     extra = loaded.deployment.engine.lookahead_extra_slots
     assert rules.lookahead_slots(TREE.nodes - 1) == TREE.nodes - 1 + extra
 
@@ -250,9 +253,9 @@ def test_break_even_of_a_tree_is_a_length_and_has_no_rate():
     assert {point.tree for point in answer.points} == {TREE}
     assert all(point.break_even_acceptance_rate is None and point.r > 1 for point in answer.points)
     assert any("τ* only" in warning for warning in answer.warnings)
-    titles = [title for title, _, _ in reports.break_even_tables(answer)]
+    titles = [title for title, _, _ in break_even_tables(answer)]
     assert titles == ["Break-even acceptance length τ* at context 512 tokens"]
-    lines = reports.break_even_csv(answer).splitlines()
+    lines = break_even_csv(answer).splitlines()
     assert lines[1].startswith("5,5/4/16,1,512,,")
 
 
@@ -273,7 +276,7 @@ def test_explain_takes_the_tree_and_refuses_what_the_scenario_does_not_draft():
 
 def test_a_report_of_trees_has_its_figures_and_settings(tmp_path):
     loaded = with_tree(workload=workload(requests=30, rate_per_s=4.0))
-    reports.write_run(simulate(loaded), tmp_path)
+    write_run(simulate(loaded), tmp_path)
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "tree 5/4/16" in text
     assert "draft_tokens: 16" in text

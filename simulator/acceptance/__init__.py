@@ -6,7 +6,7 @@ Read `laws.py` for what a law is, `path.py` for how one request looks up its acc
 """
 
 from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, MarkovAcceptance, PerPositionAcceptance
-from simulator.acceptance.path import AcceptancePath
+from simulator.acceptance.path import AcceptancePath, Texts
 from simulator.acceptance.population import (
     BetaAcceptance,
     ContextAcceptance,
@@ -14,7 +14,15 @@ from simulator.acceptance.population import (
     equal_mixture,
     spread_over_requests,
 )
-from simulator.acceptance.profiles import AcceptanceBand, Profile, ProfileSpec, band_for, read_profile, shipped_profiles
+from simulator.acceptance.profiles import (
+    AcceptanceBand,
+    Profile,
+    ProfileSpec,
+    band_for,
+    measured_lengths,
+    read_profile,
+    shipped_profiles,
+)
 from simulator.acceptance.rates import (
     AcceptanceCounters,
     conditional_from_survival,
@@ -45,6 +53,7 @@ __all__ = [
     "Profile",
     "ProfileSpec",
     "ResolvedAcceptance",
+    "Texts",
     "TraceAcceptance",
     "TraceFile",
     "TraceSummary",
@@ -54,6 +63,7 @@ __all__ = [
     "conditional_from_survival",
     "equal_mixture",
     "load_trace",
+    "measured_lengths",
     "read_profile",
     "read_trace_file",
     "resolve_acceptance",

@@ -46,7 +46,7 @@ class BetaAcceptance(AcceptanceLaw):
         return law.path(request_id, output_tokens, seed, prompt_tokens=prompt_tokens)
 
     def _over_rounds(self, num_speculative_tokens: int) -> tuple[float, Rates]:
-        from scipy.special import betaincinv
+        from scipy.special import betaincinv  # slow to load
 
         points, weights = np.polynomial.legendre.leggauss(_BETA_NODES)
         rates = betaincinv(self.mean * self.concentration, (1 - self.mean) * self.concentration, (points + 1) / 2)
@@ -177,7 +177,7 @@ def _class_mean(accepted: Rates, highest: float, concentration: float, target: f
 
 def _beta_classes(mean: float, concentration: float) -> Rates:
     """The middles of equally large classes of a Beta distribution."""
-    from scipy.special import betaincinv
+    from scipy.special import betaincinv  # slow to load
 
     if not 0 < mean < 1:
         return np.full(_SPREAD_CLASSES, mean)

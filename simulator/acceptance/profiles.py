@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from simulator import resources
 from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, MarkovAcceptance, PerPositionAcceptance
 from simulator.acceptance.population import ContextAcceptance, MixtureAcceptance
-from simulator.acceptance.rates import conditional_from_survival, survival_from_curve
+from simulator.acceptance.rates import check_curve, conditional_from_survival, survival_from_curve
 from simulator.acceptance.trace_files import load_trace
 from simulator.acceptance.traces import TraceAcceptance
 from simulator.acceptance.trees import TreeAcceptance, TreeRatesSpec
@@ -99,7 +99,7 @@ class RowSpec(RatesSpec):
     @classmethod
     def _possible(cls, curve: dict[int, float] | None) -> dict[int, float] | None:
         if curve is not None:
-            survival_from_curve(curve)
+            check_curve(curve)
         return curve
 
     @model_validator(mode="after")
@@ -289,7 +289,13 @@ def read_profile(path: str | Path) -> Profile:
 @cache
 def shipped_profiles() -> Mapping[str, Profile]:
     """All shipped profiles by id."""
-    return {name: read_profile(resources.folder("acceptance") / f"{name}.yaml") for name in resources.ids("acceptance")}
+    return dict(_shipped())
+
+
+def _shipped() -> Iterator[tuple[str, Profile]]:
+    """(id, profile) of each shipped file, which is read when its turn comes."""
+    for name in resources.ids("acceptance"):
+        yield name, read_profile(resources.folder("acceptance") / f"{name}.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +318,7 @@ def band_for(method: str, num_speculative_tokens: int, tree: Tree | None = None)
     Of a tree only measurements with that tree count. Of chains measurements that reach γ count; where none does, all are
     extended and the note says so. Measurements by context enter at their shortest context.
     """
-    found = _measured_chains(method, num_speculative_tokens) if tree is None else _measured_trees(method, tree)
+    found = list(_measured(method, num_speculative_tokens, tree))
     if not found:
         return None
     measured = [row for row in found if not row[2]] or found
@@ -321,27 +327,33 @@ def band_for(method: str, num_speculative_tokens: int, tree: Tree | None = None)
     return AcceptanceBand(low[0], high[0], low[1], high[1], len(measured), low[3], high[3], note)
 
 
+def measured_lengths(method: str, num_speculative_tokens: int, tree: Tree | None = None) -> Iterator[float]:
+    """Each τ between the ends of the band of a method, of measurements that reach γ. Profiles are read one by one, as asked for:
+    reading all takes as long as a short simulation."""
+    return (length for length, _, extended_by, _ in _measured(method, num_speculative_tokens, tree) if not extended_by)
+
+
 _Measurement = tuple[float, str, str, AcceptanceLaw]  # τ, where from, what to tell, law
 
 
-def _measured_trees(method: str, tree: Tree) -> list[_Measurement]:
-    found: list[_Measurement] = []
-    for profile_id, profile in shipped_profiles().items():
+def _measured(method: str, num_speculative_tokens: int, tree: Tree | None) -> Iterator[_Measurement]:
+    return _measured_chains(method, num_speculative_tokens) if tree is None else _measured_trees(method, tree)
+
+
+def _measured_trees(method: str, tree: Tree) -> Iterator[_Measurement]:
+    for profile_id, profile in _shipped():
         if profile.spec.method == method and tree in profile.trees():
             for domain, law in profile.tree_table(tree).items():
                 name = f"{profile_id} ({domain})" if domain else profile_id
-                found.append((law.mean_acceptance_length(tree.depth), name, "", law))
-    return found
+                yield law.mean_acceptance_length(tree.depth), name, "", law
 
 
-def _measured_chains(method: str, num_speculative_tokens: int) -> list[_Measurement]:
-    found: list[_Measurement] = []
-    for profile_id, profile in shipped_profiles().items():
+def _measured_chains(method: str, num_speculative_tokens: int) -> Iterator[_Measurement]:
+    for profile_id, profile in _shipped():
         if profile.spec.method != method or not profile.of_chains:
             continue
         for domain, law in (profile.table() or {"": profile.law()}).items():
             shortest = law.at_context(min(profile.spec.contexts.mean_acceptance_length)) if profile.spec.contexts else law
             name = f"{profile_id} ({domain})" if domain else profile_id
             length, warning = shortest.mean_acceptance_length(num_speculative_tokens), law.extrapolated(num_speculative_tokens)
-            found.append((length, name, warning, shortest))
-    return found
+            yield length, name, warning, shortest

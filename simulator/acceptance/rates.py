@@ -21,6 +21,8 @@ import numpy.typing as npt
 from simulator.theory import increasing_root
 
 Rates = npt.NDArray[np.float64]
+# Weights and slopes of a fit below this are rounding.
+_LEAST_SLOPE = 1e-10
 
 
 def survival_from_conditional(conditional_rates: Sequence[float] | Rates) -> Rates:
@@ -119,6 +121,17 @@ class AcceptanceCounters:
         return self.accepted_tokens + self.drafts + self.rounds_without_draft
 
 
+def check_curve(mean_acceptance_lengths: Mapping[int, float]) -> None:
+    """Raises ValueError where there is no τ, or one outside 1..γ+1."""
+    if not mean_acceptance_lengths:
+        raise ValueError("must have at least one point")
+    for count, length in mean_acceptance_lengths.items():
+        if count < 1 or not 1 <= length <= count + 1:
+            raise ValueError(
+                f"τ must be between 1 and {count + 1} at {count} speculative tokens, bonus included (got {length:g})"
+            )
+
+
 def survival_from_curve(mean_acceptance_lengths: Mapping[int, float]) -> Rates:
     """Survival rates 1..γmax from τ measured at several γ (keys), each γ fixed in its own run.
 
@@ -133,15 +146,9 @@ def survival_from_curve(mean_acceptance_lengths: Mapping[int, float]) -> Rates:
     >>> survival_from_curve({2: 2.44}).round(6).tolist()  # one point: independent acceptance, α + α² = 1.44
     [0.8, 0.64]
     """
-    if not mean_acceptance_lengths:
-        raise ValueError("must have at least one point")
-    for count, length in mean_acceptance_lengths.items():
-        if count < 1 or not 1 <= length <= count + 1:
-            raise ValueError(
-                f"τ must be between 1 and {count + 1} at {count} speculative tokens, bonus included (got {length:g})"
-            )
+    check_curve(mean_acceptance_lengths)
     counts = sorted(mean_acceptance_lengths)
-    curve = _concave(counts, [mean_acceptance_lengths[count] for count in counts])
+    curve = nearest_concave(counts, [mean_acceptance_lengths[count] for count in counts])
     survival: list[float] = []
     for count, length in zip(counts, curve, strict=True):
         missing, gained = count - len(survival), length - 1 - sum(survival)
@@ -163,17 +170,40 @@ def _filled(before: float, gained: float, missing: int) -> list[float]:
     return [min(gained, before)] if missing == 1 else rates(increasing_root(lambda rate: sum(rates(rate)) - gained, 0.0, 1.0))
 
 
-def _concave(counts: Sequence[int], lengths: Sequence[float]) -> list[float]:
+def nearest_concave(counts: Sequence[int], lengths: Sequence[float]) -> list[float]:
     """The curve itself if its increments per draft never rise and are not negative, else the nearest such curve."""
     slopes = np.diff([1.0, *lengths]) / np.diff([0, *counts])
     if np.all(np.diff(slopes) <= 1e-9) and slopes[-1] >= 0:
         return list(lengths)
-    from scipy.optimize import nnls
-
     # A concave rising curve is a sum of ramps min(γ, knot) with weights of at least 0.
     ramps = np.minimum.outer(np.asarray(counts, dtype=float), np.asarray(counts, dtype=float))
-    weights, _ = nnls(ramps, np.asarray(lengths) - 1)
-    return [float(length) for length in 1 + ramps @ weights]
+    return [float(length) for length in 1 + ramps @ _nonnegative_weights(ramps, np.asarray(lengths) - 1)]
+
+
+def _nonnegative_weights(columns: Rates, wanted: Rates) -> Rates:
+    """Weights, none below 0, with which independent columns come nearest to `wanted`: the active sets of Lawson and Hanson.
+
+    For the few points of a curve: the library that has this takes longer to load than a prediction takes.
+    """
+    weights = np.zeros(columns.shape[1])
+    free = np.zeros(len(weights), dtype=bool)
+    slopes = columns.T @ wanted
+    while (slopes[~free] > _LEAST_SLOPE).any():
+        free[np.argmax(np.where(free, -np.inf, slopes))] = True
+        while True:
+            found = np.zeros(len(weights))
+            found[free] = np.linalg.lstsq(columns[:, free], wanted, rcond=None)[0]
+            falling = free & (found <= 0)
+            if not falling.any():
+                break
+            # As far towards the new weights as all of them allow; the first to reach 0 is held there.
+            step = np.min(weights[falling] / (weights[falling] - found[falling]))
+            weights += step * (found - weights)
+            free &= weights > _LEAST_SLOPE
+            weights[~free] = 0.0
+        weights = found
+        slopes = columns.T @ (wanted - columns @ weights)
+    return weights
 
 
 def held(conditional_rates: Rates, num_speculative_tokens: int) -> Rates:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False) -> None:
     """The acceptance that speculation needs, against batch, for γ = 1..8 and trees; and the best by batch and context."""
-    from simulator import reports
     from simulator.questions import break_even as question
+    from simulator.reports.files import write_break_even
+    from simulator.reports.summary import break_even_summary
     from simulator.scenario import load_scenario
 
     loaded = load_scenario(scenario).alone()
@@ -25,9 +26,9 @@ def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = Fal
         raise SpecError([loaded.document.problem(("speculation",), "must be given: break-even is about a method")])
     answer = question.break_even(loaded)
     if out is not None:
-        reports.write_break_even(answer, out)
+        write_break_even(answer, out)
     if as_json:
-        print_json(reports.break_even_summary(answer))
+        print_json(break_even_summary(answer))
         return
     _print_break_even(console_of_stdout(), answer)
     if out is not None:
@@ -35,9 +36,9 @@ def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = Fal
 
 
 def _print_break_even(console: Console, answer: BreakEven) -> None:
-    from simulator import reports
+    from simulator.reports.tables import break_even_sentence, break_even_tables
 
-    print_sentence(console, reports.break_even_sentence(answer), "bold")
+    print_sentence(console, break_even_sentence(answer), "bold")
     console.print()
-    print_titled_tables(console, reports.break_even_tables(answer))
+    print_titled_tables(console, break_even_tables(answer))
     print_notes(console, [], answer.warnings)

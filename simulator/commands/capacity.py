@@ -37,35 +37,44 @@ def capacity(
     as_json: AsJson = False,
 ) -> None:
     """The highest request rate within the service level, with and without speculation, and the devices for a demand."""
-    from simulator import reports
     from simulator.questions.capacity import capacity as answered
+    from simulator.reports.capacity import (
+        capacity_doubts,
+        capacity_notes,
+        capacity_sentences,
+        capacity_summary,
+        capacity_tables,
+        settings_server,
+    )
+    from simulator.reports.exports import exports_of
+    from simulator.reports.files import prepare_directory, write_capacity
     from simulator.scenario import load_scenario
 
     loaded = load_scenario(scenario)
     planning = _planning(loaded.file.planning, demand, {"head_room": head_room, "price_per_gpu_hour": price_per_gpu_hour})
     if out is not None:
-        reports.prepare_directory(out)
+        prepare_directory(out)
     with progress_bars(quiet=as_json, things="rates") as progress:
         answer = answered(loaded, planning, repetitions=repetitions, progress=progress)
     if out is not None:
-        reports.write_capacity(answer, out)
+        write_capacity(answer, out)
     if as_json:
-        print_json(reports.capacity_summary(answer))
+        print_json(capacity_summary(answer))
         return
     console = console_of_stdout()
     style = "bold red" if answer.best is None else VERDICT_STYLE.get(answer.best.verdict or "", "bold")
-    print_verdict(console, reports.capacity_sentences(answer), style)
-    for header, rows in reports.capacity_tables(answer):
+    print_verdict(console, capacity_sentences(answer), style)
+    for header, rows in capacity_tables(answer):
         print_table(console, header, rows)
-    server = reports.settings_server(answer)
+    server = settings_server(answer)
     if server is not None:
-        found, said = reports.exports_of(server)
+        found, said = exports_of(server)
         print_snippets(console, found[0].snippets)
         why = f"{found[0].engine}: {found[0].reason}." if found[0].reason else said and f"{said[:1].upper()}{said[1:]}."
         minded = [f"Mind: {note}." for snippet in found[0].snippets for note in snippet.notes]
         print_notes(console, [*([why] if why else []), *minded], [])
         console.print()
-    print_notes(console, reports.capacity_notes(answer), (*reports.capacity_doubts(answer), *answer.warnings))
+    print_notes(console, capacity_notes(answer), (*capacity_doubts(answer), *answer.warnings))
     if out is not None:
         console.print(f"Report and data: {out}")
 

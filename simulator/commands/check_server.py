@@ -21,9 +21,9 @@ def check_server(
     as_json: AsJson = False,
 ) -> None:
     """Predicted against measured for imported runs; what is doubtful about the benchmark; how to compare timing alone."""
-    from simulator import reports
     from simulator.interchange.detection import read_files
     from simulator.questions import server_check
+    from simulator.reports.server_check import CHECK_HEADER, check_rows, check_summary, measured_sentence, settings_of_check
     from simulator.scenario import load_scenario
 
     loaded = load_scenario(scenario)
@@ -31,16 +31,16 @@ def check_server(
     with progress_bars(quiet=as_json) as progress:
         answer = server_check.check_server(found.runs, loaded, progress)
     if as_json:
-        print_json(reports.check_summary(answer))
+        print_json(check_summary(answer))
         return
     console = console_of_stdout()
-    if measured := reports.measured_sentence(answer):
+    if measured := measured_sentence(answer):
         print_sentence(console, measured, "bold")
     print_sentence(console, f"{answer.verdict[0].upper()}{answer.verdict[1:]}.", "bold")
     console.print()
-    print_table(console, reports.CHECK_HEADER, reports.check_rows(answer))
+    print_table(console, CHECK_HEADER, check_rows(answer))
     print_notes(console, [], answer.doubts)
-    if settings := reports.settings_of_check(answer):
+    if settings := settings_of_check(answer):
         print_sentence(console, f"These settings, for {settings[0].engine}:", "dim")
         for snippet in settings:
             sys.stdout.write(snippet.text.rstrip() + "\n")

@@ -17,8 +17,14 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Methods, the draft's devices, types of weights or hardware side by side on the same requests, with the memory they take."""
-    from simulator import reports
     from simulator.questions import comparison
+    from simulator.reports.comparison import (
+        comparison_notes,
+        comparison_sentence,
+        comparison_summary,
+        comparison_table,
+        memory_table,
+    )
     from simulator.scenario import load_scenario
 
     loaded = load_scenario(scenario).alone()
@@ -26,13 +32,13 @@ def compare(
     with progress_bars(quiet=as_json, doing="comparing", things="alternatives") as progress:
         answer = comparison.compare(loaded, by, asked, progress)
     if as_json:
-        print_json(reports.comparison_summary(answer))
+        print_json(comparison_summary(answer))
         return
     console = console_of_stdout()
-    print_sentence(console, reports.comparison_sentence(answer), "bold")
+    print_sentence(console, comparison_sentence(answer), "bold")
     console.print()
-    print_table(console, *reports.comparison_table(answer))
-    header, memory = reports.memory_table(answer)
+    print_table(console, *comparison_table(answer))
+    header, memory = memory_table(answer)
     if memory:
         print_table(console, header, memory)
-    print_notes(console, [], reports.comparison_notes(answer))
+    print_notes(console, [], comparison_notes(answer))

@@ -59,8 +59,16 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Why: one round beside one plain step, term by term; R against τ; what is unsure; what would flip the sign."""
-    from simulator import reports
     from simulator.questions import explanation
+    from simulator.reports.explanation import (
+        doubt_sentences,
+        doubt_table,
+        explanation_sentences,
+        explanation_summary,
+        explanation_table,
+    )
+    from simulator.reports.files import write_explanation
+    from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_table
     from simulator.scenario import load_scenario
 
     given = {
@@ -82,19 +90,19 @@ def explain(
     else:
         answer = at_point(given, explanation.explain_point)
     if out is not None:
-        reports.write_explanation(answer, "" if scenario is None else loaded.name, out)
+        write_explanation(answer, "" if scenario is None else loaded.name, out)
     if as_json:
-        print_json(reports.explanation_summary(answer))
+        print_json(explanation_summary(answer))
         return
     console = console_of_stdout()
-    print_verdict(console, reports.explanation_sentences(answer), VERDICT_STYLE.get(answer.verdict, "bold"))
-    print_table(console, *reports.explanation_table(answer))
-    print_table(console, *reports.sensitivity_table(answer.sensitivity))
-    for sentence in reports.sensitivity_sentences(answer.sensitivity):
+    print_verdict(console, explanation_sentences(answer), VERDICT_STYLE.get(answer.verdict, "bold"))
+    print_table(console, *explanation_table(answer))
+    print_table(console, *sensitivity_table(answer.sensitivity))
+    for sentence in sensitivity_sentences(answer.sensitivity):
         print_sentence(console, sentence)
     console.print()
-    print_table(console, *reports.doubt_table(answer))
-    for sentence in reports.doubt_sentences(answer):
+    print_table(console, *doubt_table(answer))
+    for sentence in doubt_sentences(answer):
         print_sentence(console, sentence)
     print_notes(console, [], answer.warnings)
     if out is not None:

@@ -33,7 +33,8 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """A scenario's speculation in the words its engine takes: flags, JSON or YAML to paste."""
-    from simulator import reports
+    from simulator.reports.exports import exported
+    from simulator.reports.step_costs import exported_step_costs
     from simulator.scenario import load_scenario
 
     loaded = load_scenario(scenario).alone()
@@ -44,9 +45,9 @@ def export(
     if not step_costs and not loaded.deployment.speculative:
         raise SpecError([loaded.document.problem(("speculation",), "must be given: export is about a method")])
     if step_costs:
-        found: tuple[Snippet, ...] = (reports.exported_step_costs(loaded, gamma, context_len),)
+        found: tuple[Snippet, ...] = (exported_step_costs(loaded, gamma, context_len),)
     else:
-        found = reports.exported(loaded, engine, gamma)
+        found = exported(loaded, engine, gamma)
     if as_json:
         print_json({"schema_version": 1, "snippets": [asdict(snippet) for snippet in found]})
         return

@@ -35,10 +35,19 @@ def fit_engine(
     as_json: AsJson = False,
 ) -> None:
     """Fit an engine's constants to measured runs, say which the runs can tell, and write a new engine profile."""
-    from simulator import reports
     from simulator.interchange.detection import read_files
     from simulator.interchange.imported import Settings
     from simulator.questions import server_fit
+    from simulator.reports.server_fit import CONSTANTS_HEADER as FIT_CONSTANTS_HEADER
+    from simulator.reports.server_fit import RUNS_HEADER as FIT_RUNS_HEADER
+    from simulator.reports.server_fit import (
+        check_profile_path,
+        fit_sentence,
+        fit_summary,
+        fitted_constant_rows,
+        fitted_run_rows,
+        write_engine_profile,
+    )
 
     settings = Settings(hardware, engine, target, drafter, method, precision, tensor_parallel_size)
     given = [name for name, value in asdict(settings).items() if value is not None]
@@ -46,19 +55,19 @@ def fit_engine(
         flag = "--" + given[0].replace("_", "-")
         raise SpecError([Problem(flag, "", "must be left out with --scenario, which holds it")])
     if out is not None:
-        reports.check_profile_path(out)
+        check_profile_path(out)
     found = read_files(files, format, num_speculative_tokens, draft_tokens)
     answer = server_fit.fit_engine(found.runs, _scenario(scenario, found, settings))
     if out is not None:
-        reports.write_engine_profile(answer, files, out)
+        write_engine_profile(answer, files, out)
     if as_json:
-        print_json(reports.fit_summary(answer))
+        print_json(fit_summary(answer))
         return
     console = console_of_stdout()
-    print_sentence(console, reports.fit_sentence(answer), "bold")
+    print_sentence(console, fit_sentence(answer), "bold")
     console.print()
-    print_table(console, reports.FIT_CONSTANTS_HEADER, reports.fitted_constant_rows(answer))
-    print_table(console, reports.FIT_RUNS_HEADER, reports.fitted_run_rows(answer))
+    print_table(console, FIT_CONSTANTS_HEADER, fitted_constant_rows(answer))
+    print_table(console, FIT_RUNS_HEADER, fitted_run_rows(answer))
     print_notes(console, [], answer.notes)
     if out is not None:
         console.print(f"Engine profile, for `engine:` of a scenario: {out}")

@@ -32,9 +32,11 @@ def import_runs(
     as_json: AsJson = False,
 ) -> None:
     """Read what an engine measured: acceptance, latencies and traffic, each number with its field and conversion."""
-    from simulator import reports
     from simulator.interchange.detection import read_files
     from simulator.interchange.imported import Settings
+    from simulator.reports.imports import HEADER as IMPORT_HEADER
+    from simulator.reports.imports import import_rows, import_sentence, import_summary, settings_rows, write_import
+    from simulator.reports.step_costs import step_costs_sentence, step_costs_table
 
     if rate_per_s is not None and workload is None:
         raise SpecError([Problem("--rate-per-s", "", "goes with --workload: it would change nothing", f"{rate_per_s:g}")])
@@ -42,22 +44,22 @@ def import_runs(
     settings = Settings(
         hardware, engine, target, drafter, method, precision, tensor_parallel_size, sampler, prompts, workload, rate_per_s
     )
-    written, left_out = reports.write_import(found, settings, out) if out is not None else ((), [])
+    written, left_out = write_import(found, settings, out) if out is not None else ((), [])
     if as_json:
-        print_json(reports.import_summary(found))
+        print_json(import_summary(found))
         return
     console = console_of_stdout()
     for each in found.runs:
-        print_sentence(console, reports.import_sentence(each), "bold")
-        print_table(console, reports.IMPORT_HEADER, reports.import_rows(each))
+        print_sentence(console, import_sentence(each), "bold")
+        print_table(console, IMPORT_HEADER, import_rows(each))
         print_notes(console, [], each.notes)
     if found.server is not None:
         print_sentence(console, f"Settings of a {found.server.engine} server", "bold")
-        print_table(console, ("key", "value"), reports.settings_rows(found.server))
+        print_table(console, ("key", "value"), settings_rows(found.server))
         print_notes(console, [], found.server.notes)
     for table in found.step_costs:
-        print_sentence(console, reports.step_costs_sentence(table), "bold")
-        print_table(console, *reports.step_costs_table(table))
+        print_sentence(console, step_costs_sentence(table), "bold")
+        print_table(console, *step_costs_table(table))
     for path in written:
         console.print(f"written: {path}")
     print_notes(console, [f"not written: {each}" for each in left_out], [])

@@ -17,13 +17,14 @@ def list_known(
     as_json: AsJson = False,
 ) -> None:
     """Known hardware, models, drafters, engines, acceptance and workload profiles, scenarios."""
-    from simulator import reports, resources
+    from simulator import resources
+    from simulator.reports.known import known as known_of
 
     if kind is not None and kind not in resources.KINDS:
         raise SpecError(
             [Problem("KIND", "", f"must be one of {', '.join(resources.KINDS)}", repr(kind), nearest(kind, resources.KINDS))]
         )
-    known = {name: reports.known(name) for name in ([kind] if kind else resources.KINDS)}
+    known = {name: known_of(name) for name in ([kind] if kind else resources.KINDS)}
     if as_json:
         print_json({"schema_version": 1, **known})
         return

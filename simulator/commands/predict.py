@@ -129,9 +129,9 @@ def _prediction_json(answer: Prediction) -> dict[str, Any]:
 
 
 def _print_prediction(console: Console, answer: Prediction) -> None:
-    from simulator import reports
+    from simulator.reports.tables import prediction_rows, prediction_sentence
 
-    print_sentence(console, reports.prediction_sentence(answer), VERDICT_STYLE.get(answer.verdict, "bold"))
+    print_sentence(console, prediction_sentence(answer), VERDICT_STYLE.get(answer.verdict, "bold"))
     console.print()
-    print_table(console, ("quantity", "value", "80 % interval"), reports.prediction_rows(answer))
+    print_table(console, ("quantity", "value", "80 % interval"), prediction_rows(answer))
     print_notes(console, [], answer.warnings)

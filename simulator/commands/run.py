@@ -32,28 +32,35 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Simulate a scenario with and without speculation on the same random streams. Verdict first."""
-    from simulator import reports
+    from simulator.reports.variants import run_table
+    from simulator.reports.verdict import answer, headline
     from simulator.scenario import load_scenario
     from simulator.simulation import simulate
 
     loaded = load_scenario(scenario)
     if out is not None:
-        reports.prepare_directory(out)
+        from simulator.reports.files import prepare_directory, write_run  # with every figure: slow to load
+
+        prepare_directory(out)
     if timeline is not None:
         require_writable(timeline, "--timeline")
     with progress_bars(quiet=as_json) as progress:
         result = simulate(loaded, progress, readable)
     if out is not None:
         with err.status(f"writing {out}"):
-            reports.write_run(result, out)
+            write_run(result, out)
     if timeline is not None:
-        write_output(timeline, reports.timeline(result), "--timeline")
+        from simulator.reports.timeline import timeline as perfetto_timeline
+
+        write_output(timeline, perfetto_timeline(result), "--timeline")
     if as_json:
-        print_json(reports.run_summary(result))
+        from simulator.reports.summary import run_summary
+
+        print_json(run_summary(result))
         return
     console = console_of_stdout()
-    print_verdict(console, reports.headline(result), VERDICT_STYLE.get(reports.answer(result), "bold"))
-    header, rows = reports.run_table(result)
+    print_verdict(console, headline(result), VERDICT_STYLE.get(answer(result), "bold"))
+    header, rows = run_table(result)
     print_table(console, header, rows)
     print_notes(console, [result.plain.summary.note], result.warnings)
     if out is not None:

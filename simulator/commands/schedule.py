@@ -17,29 +17,37 @@ from simulator.console import (
 
 def schedule(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False) -> None:
     """The best γ over batch and context, as vLLM, SGLang and TensorRT-LLM take it; and what it gains on these arrivals."""
-    from simulator import reports
     from simulator.questions.schedule import schedule as answered
+    from simulator.reports.files import prepare_directory, write_schedule
+    from simulator.reports.schedule import (
+        fixed_table,
+        schedule_map,
+        schedule_notes,
+        schedule_sentences,
+        schedule_snippets,
+        schedule_summary,
+    )
     from simulator.scenario import load_scenario
 
     loaded = load_scenario(scenario).alone()
     if out is not None:
-        reports.prepare_directory(out)
+        prepare_directory(out)
     with progress_bars(quiet=as_json, things="runs") as progress:
         answer = answered(loaded, progress=progress)
     if out is not None:
-        reports.write_schedule(answer, out)
+        write_schedule(answer, out)
     if as_json:
-        print_json(reports.schedule_summary(answer))
+        print_json(schedule_summary(answer))
         return
     console = console_of_stdout()
-    print_verdict(console, reports.schedule_sentences(answer), "bold green" if answer.needed else "bold")
-    for header, rows in (reports.schedule_map(answer), reports.fixed_table(answer)):
+    print_verdict(console, schedule_sentences(answer), "bold green" if answer.needed else "bold")
+    for header, rows in (schedule_map(answer), fixed_table(answer)):
         print_table(console, header, rows)
-    for engine, snippets, reason in reports.schedule_snippets(answer):
+    for engine, snippets, reason in schedule_snippets(answer):
         if reason:
             print_sentence(console, f"{engine}: {reason}", "dim")
         print_snippets(console, snippets)
     console.print()
-    print_notes(console, reports.schedule_notes(answer), answer.warnings)
+    print_notes(console, schedule_notes(answer), answer.warnings)
     if out is not None:
         console.print(f"Report, table and settings: {out}")

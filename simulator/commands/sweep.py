@@ -47,9 +47,9 @@ def sweep(
 
     grid = _grid(scenario_document(scenario), set_ or [], question)
     if out is not None:
-        from simulator import reports
+        from simulator.reports.files import prepare_directory
 
-        reports.prepare_directory(out)
+        prepare_directory(out)
     if jobs is not None and cluster is not None:
         raise SpecError([Problem("--jobs", "", "must be left out with --cluster, whose workers compute")])
     try:
@@ -155,7 +155,7 @@ def _plain(name: str) -> Cell:
 
 def _number(name: str, scale: float = 1.0) -> Cell:
     def shown(row: dict[str, Any]) -> str:
-        from simulator.reports import significant
+        from simulator.printed_numbers import significant
 
         value = row.get(name)
         return NOTHING if value is None else significant(scale * value) if isinstance(value, float) else str(value)
@@ -166,7 +166,7 @@ def _number(name: str, scale: float = 1.0) -> Cell:
 def _bounds(name: str) -> Cell:
     def shown(row: dict[str, Any]) -> str:
         from simulator.cost.uncertainty import Estimate
-        from simulator.reports import interval
+        from simulator.plots.words import interval
 
         value, low, high = (row.get(each) for each in (name, f"{name}_low", f"{name}_high"))
         return NOTHING if value is None or low is None or high is None else interval(Estimate(value, low, high))

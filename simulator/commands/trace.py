@@ -32,8 +32,8 @@ def trace(
     as_json: AsJson = False,
 ) -> None:
     """Acceptance trace of a real pair of models: recorded once, replayed exactly at any γ. Killed, it goes on where it was."""
-    from simulator import reports
     from simulator import trace as tracing
+    from simulator.reports.acceptance_trace import trace_json, trace_sentence, trace_tables
 
     order = tracing.TraceOrder(
         target, draft, prompts, temperature, top_k, top_p, max_new_tokens, seed, dtype, device, store_tokens
@@ -41,14 +41,12 @@ def trace(
     with progress_bars(quiet=as_json, doing="tracing", things="prompts") as progress:
         outcome = tracing.trace_pair(order, out, progress)
     if as_json:
-        print_json(
-            {"schema_version": 1, "file": str(out), "provenance": outcome.file.provenance, **reports.trace_json(outcome.summary)}
-        )
+        print_json({"schema_version": 1, "file": str(out), "provenance": outcome.file.provenance, **trace_json(outcome.summary)})
         return
     console = console_of_stdout()
-    print_sentence(console, reports.trace_sentence(outcome.summary), "bold")
+    print_sentence(console, trace_sentence(outcome.summary), "bold")
     console.print()
-    print_titled_tables(console, reports.trace_tables(outcome.summary))
+    print_titled_tables(console, trace_tables(outcome.summary))
     if outcome.resumed:
         console.print(f"{outcome.resumed} prompts had been traced before.")
     console.print(f"Trace: {out}")

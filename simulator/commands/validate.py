@@ -99,7 +99,8 @@ def _validate_published(
     from simulator.validate import published as validation
 
     if refit:
-        changed = validation.refit()
+        with progress_bars(quiet=as_json, doing="leaving out", things="families") as progress:
+            changed = validation.refit(progress)
         err.print("\n".join([*changed, f"{len(changed)} constants changed"]))
         return
     old = None if diff is None else accuracy.read_speedups(diff)
@@ -143,13 +144,13 @@ def _tell(scored: Sequence[Scored], sentences: Sequence[str], parts: Sequence[Ta
 
 
 def _validate_locally(pairs: Sequence[str], given: dict[str, Any], out: Path | None, as_json: bool) -> None:
-    from simulator import reports
     from simulator.reports import local_validation as views
+    from simulator.reports.files import prepare_directory
     from simulator.validate.local import LocalOrder, validate_locally
 
     order = LocalOrder(tuple(pairs), **given)
     if out is not None:
-        reports.prepare_directory(out)
+        prepare_directory(out)
     with progress_bars(quiet=as_json, doing="running", things="steps") as progress:
         found = validate_locally(order, progress)
     if out is not None:

@@ -27,6 +27,7 @@ from simulator.serving_engine import captured_rows
 from simulator.simulation import LEAST_EFFECT, TIE, Progress, Server, require_served, verdict_of
 from simulator.spec import SpecError
 from simulator.speculation import drafts_at_once
+from simulator.theory import student_t_quantile
 
 LARGEST = 8
 # Batches of a table are tried one by one up to so many, above that in equal steps.
@@ -213,7 +214,7 @@ def _cells(prices: _Prices, batches: tuple[int, ...], context: int, table: tuple
             fastest=max(values, key=lambda each: values[each]),
             speedup=values[gamma] / prices.plain_tokens_per_s(batch, context),
             captured=None if engine.graphs is None else rows is not None,
-            fits=batch * context <= capacity,
+            fits=batch * scenario.deployment.held_tokens(context, gamma) <= capacity,
         )
 
 
@@ -240,14 +241,12 @@ class _Worth:
 
     def gain(self, table: tuple[Range, ...], fixed: int, seeds: tuple[int, ...]) -> Estimate:
         """Of a table over a fixed γ: the mean over seeds, with Student's t."""
-        from scipy.special import stdtrit  # slow to load
-
         largest = max(gamma for _, _, gamma in table)
         by_table = replace(self.prices.servers[largest], policy=ByBatch(table=table)) if largest else Server.of(self.scenario)
         alone = self.prices.servers[fixed] if fixed else Server.of(self.scenario)
         logs = [math.log(self._gain(self._run(by_table, seed), self._run(alone, seed))) for seed in seeds]
         mean, error = float(np.mean(logs)), float(np.std(logs, ddof=1)) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
-        half = float(stdtrit(max(len(logs) - 1, 1), 0.9)) * error
+        half = student_t_quantile(0.9, max(len(logs) - 1, 1)) * error
         return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
     def _run(self, server: Server, seed: int) -> ServingResult:

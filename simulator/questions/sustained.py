@@ -21,6 +21,7 @@ from simulator.cost.uncertainty import Z80, Estimate
 from simulator.printed_numbers import significant
 from simulator.serving import Distribution, RequestRecords, ServingResult
 from simulator.serving.metrics import WARM_UP_FRACTION, is_good, load_in, window_of
+from simulator.theory import student_t_quantile
 from simulator.workload import Request, ServiceLevel
 
 STEP = 1.005
@@ -205,9 +206,7 @@ class RateSearch:
     def _interval(self, found: int, top: int) -> Estimate:
         """From where the level is met surely to where it may still be met, each with 90 %, to within 2 %; saturation has its own
         doubt."""
-        from scipy.special import stdtrit  # slow to load
-
-        z = float(stdtrit(max(BATCHES * len(self.streams) - 1, 1), 0.9))
+        z = student_t_quantile(0.9, max(BATCHES * len(self.streams) - 1, 1))
         width = math.ceil(math.log(WIDEST_END) / math.log(STEP))
         low, high = found - width, min(found + width, top)
         if self._point(found).surely(z):

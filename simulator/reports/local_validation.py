@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from simulator.plots import save
 from simulator.plots.local_validation import local_validation_figure
+from simulator.plots.style import save
 from simulator.printed_numbers import significant, times
 from simulator.questions.decoding_replay import TERMS
 from simulator.questions.local_validation import (

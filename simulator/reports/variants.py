@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -142,11 +143,8 @@ def _verdict(column: Column) -> str | None:
 
 def _offered_load(column: Column) -> float | None:
     """Arriving requests against what a saturated replica finishes; None in a closed loop, which offers what is served."""
-    records = column.variant.result.records
-    span_s = records[-1].arrival_s - records[0].arrival_s
-    if column.closed_loop or span_s <= 0:
-        return None
-    return 100 * (len(records) - 1) / span_s / column.variant.saturation.per_s
+    share = column.variant.offered_share
+    return None if column.closed_loop or math.isinf(share) else 100 * share
 
 
 def _shared_prefixes(column: Column) -> float | None:

@@ -153,9 +153,9 @@ class Tables:
         return found
 
     def blocks_for(self, gamma: int, tokens: Integers) -> Integers:
-        """Blocks for tokens in the cache and γ's lookahead."""
+        """Blocks of a sequence with so many tokens in the cache and γ's lookahead."""
         slots = np.minimum(tokens + self._rules.lookahead_slots(gamma), self._rules.max_model_len)
-        return -(-slots // self._rules.block_tokens)
+        return -(-slots // self._rules.block_tokens) + self._rules.state_blocks
 
 
 class Timeline:
@@ -305,10 +305,17 @@ class BookingScheduler(Scheduler):
             self.unbooked = waiting
             self.unbook_all()
             return
-        for sequence in dict.fromkeys(waiting):
+        for sequence in self._in_order(waiting):
             shared_blocks = kv.shared_blocks.get(sequence.request_id, 0)
             timeline.add(sequence, gamma, kv.count_together(sequence.request_id), shared_blocks)
         self.unbooked = []
+
+    def _in_order(self, sequences: list[SequenceState]) -> list[SequenceState]:
+        """In the order of running, each once: answers that end with one step are told in that order."""
+        if len(sequences) < 2:
+            return sequences
+        wanted = set(sequences)
+        return [sequence for sequence in self.running if sequence in wanted]
 
     def unbook_all(self) -> None:
         """Back to sequence by sequence."""
@@ -321,12 +328,12 @@ class BookingScheduler(Scheduler):
         sequence, held = booking.sequence, booking.held_before(self.timeline.now)
         booking.settle(self.timeline.now, self.round_end_s)
         self.kv.count_alone(sequence.request_id, held)
-        sequence.kv_tokens = self.kv.blocks_of(sequence.request_id) * self.rules.block_tokens
+        sequence.kv_tokens = self.kv.tokens_of(sequence.request_id)
 
     def _schedule_running(self, plan: StepPlan, decode: bool, index: int = 0) -> None:
         timeline, running = self.timeline, self.running
         booked = len(timeline)
-        if booked and not all(sequence.booking is None for sequence in running[booked:]):
+        if booked < len(running) and booked and any(sequence.booking is not None for sequence in running[booked:]):
             self.unbook_all()  # an unfinished prompt stands before a decoding sequence
         elif booked and not decode:
             index = booked

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from simulator.printed_numbers import significant
 from simulator.serving.record import Floats, RequestRecord, RequestRecords, ServingResult, StepRecords
+from simulator.theory import student_t_quantile
 from simulator.workload import ServiceLevel
 
 WARM_UP_FRACTION = 0.1
@@ -372,9 +373,7 @@ def paired_ratio(
         return PairedRatio(ratio, 0.0, math.inf, len(pairs))
     log_ratios = np.log(without[:, 0] / without[:, 1])
     standard_error = math.sqrt((batches - 1) * float(log_ratios.var()))
-    from scipy.special import stdtrit  # slow to load
-
-    half = float(stdtrit(batches - 1, 0.5 + level / 2)) * standard_error
+    half = student_t_quantile(0.5 + level / 2, batches - 1) * standard_error
     return PairedRatio(ratio, ratio * math.exp(-half), ratio * math.exp(half), len(pairs))
 
 

@@ -350,7 +350,7 @@ class Values(NamedTuple):
         """The same in little memory."""
         numbers = self.numbers.astype(dtype, copy=False)
         if numbers.dtype.kind == "i":
-            numbers = numbers.astype(np.result_type(*map(np.min_scalar_type, (numbers.min(), numbers.max()))))
+            numbers = numbers.astype(np.result_type(*map(np.min_scalar_type, (numbers.min(initial=0), numbers.max(initial=0)))))
         if self.counts is not None and self.place is None and (numbers == numbers[0]).all():
             return Values(numbers[:1].copy(), np.array([steps], dtype=np.int32))
         return self._replace(numbers=numbers)

@@ -144,6 +144,7 @@ class _Fleet:
         for index, theirs in enumerate(dealt):
             share = None if users is None else users // active + (index < users % active)
             self._loop_of.append(loop(theirs, replicas[index].submit, share))
+            replicas[index].next_arrival_s = self._loop_of[index].next_arrival_s
 
     def _answered(self, replica: int, request_id: int) -> None:
         if self.ways is not None:
@@ -164,6 +165,8 @@ def _choice(router: RouterName) -> Choose:
 
 def _together(replicas: Sequence[Replica], requests: int) -> ServingResult:
     """All records by request, all steps by start."""
+    for replica in replicas:
+        replica.scheduler.settle_transfers()
     ended = sum(len(replica.records) for replica in replicas)
     held_blocks = sum(replica.scheduler.kv.used_blocks for replica in replicas)
     if ended != requests or held_blocks:

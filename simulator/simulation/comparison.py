@@ -10,6 +10,7 @@ from simulator.cost.round import RoundCost
 from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
 from simulator.draft_policy import Fixed
 from simulator.draft_tree import Tree
+from simulator.scenario import Scenario
 from simulator.serving import Summary
 from simulator.simulation.causes import causes_of
 from simulator.simulation.gains import Runs
@@ -20,9 +21,12 @@ from simulator.simulation.verdict import Verdict, judged_gain, unjudged, verdict
 from simulator.spec import SpecError
 from simulator.workload import Request
 
-# What R's doubt does to the gains is seen on the first requests: the same ones in every run, so few are enough. In a closed loop
-# on all of them, as each user sends them in turn.
-PROBE_REQUESTS = 300
+# What R's doubt does to the gains is seen on the first requests: the same ones in every run, so few are enough while hardly any
+# waits. Nearer saturation a slower round lengthens the queue for as long as requests come, and many are served. In a closed loop
+# all of them, as each user sends them in turn.
+PROBE_REQUESTS = 150
+MOST_PROBE_REQUESTS = 1000
+LIGHT_LOAD = 0.5
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ def compare(
     cost = pricer.base.round(gamma, batch, context, proposal_rate)
     log_std = pricer.log_std(gamma, batch, context, proposal_rate)
     spread = math.exp(Z80 * log_std)
-    some = requests if server.scenario.file.workload.arrivals.users else requests[:PROBE_REQUESTS]
+    some = _first_of(requests, server.scenario, variant)
     slow, middle, fast = (
         variant.result
         if scale == 1 and len(some) == len(requests)
@@ -107,6 +111,13 @@ def compare(
         textbook_speedup=theory.textbook_speedup(tau, gamma, cost.cost_coefficient), causes=causes_of(plain, variant, cost),
         remark=remark,
     )  # fmt: skip
+
+
+def _first_of(requests: tuple[Request, ...], scenario: Scenario, variant: Variant) -> tuple[Request, ...]:
+    """The requests on which the doubt of R is seen."""
+    if scenario.file.workload.arrivals.users:
+        return requests
+    return requests[: PROBE_REQUESTS if variant.offered_share < LIGHT_LOAD else MOST_PROBE_REQUESTS]
 
 
 def drafted_at(server: Server, batch: int) -> tuple[int, str]:

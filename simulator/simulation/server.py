@@ -16,13 +16,12 @@ from simulator.scenario import Scenario
 from simulator.serving import AcceptancePath, BatchingRules, Engine, Prefill, ServingResult, serve_on_replicas
 from simulator.serving.policies import DraftPolicy, live_policy, table_of
 from simulator.simulation.batching import batching_rules, prefill_rules
+from simulator.simulation.paths import Paths
 from simulator.spec import SpecError
 from simulator.workload import Request, mean_context_tokens
 
 # Gains this close are taken as equal, and the smaller γ is preferred: it takes less memory and fewer rows.
 TIE = 0.03
-# Acceptance paths of this many requests are kept from run to run, some 3 kB each.
-KEPT_PATHS = 5_000
 
 
 class _NoDrafts:
@@ -52,8 +51,6 @@ class Server:
     readable: bool = False
     policy: PolicySpec = FIXED
     method: str = ""
-    # Each γ is run several times on the same requests.
-    _paths: dict[tuple[int, int, int], AcceptancePath] = field(default_factory=dict, init=False, repr=False, compare=False)
     _round_s: dict[tuple[int, int, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -66,7 +63,7 @@ class Server:
 
     @cached_property
     def rules(self) -> BatchingRules:
-        return batching_rules(self.scenario, self.deployment)
+        return batching_rules(self.scenario, self.deployment, self.shape.nodes - 1)
 
     @cached_property
     def pricer(self) -> StepPricer:
@@ -74,18 +71,13 @@ class Server:
         # While a policy that looks is off, text is searched all the same: it may be on again any moment.
         return replace(self.deployment.replica().pricer(full), drafts_at=None if self.policy.looks else self.drafts)
 
+    @cached_property
+    def paths(self) -> Paths | None:
+        """The acceptance of each request; None without speculation."""
+        return None if self.law is None else Paths(self.law, self.scenario.file.seed)
+
     def path(self, request: Request) -> AcceptancePath:
-        if self.law is None:
-            return _NO_DRAFTS
-        key = (request.request_id, request.prompt_tokens, request.output_tokens)
-        path = self._paths.get(key)
-        if path is None:
-            path = self.law.path(
-                request.request_id, request.output_tokens, self.scenario.file.seed, prompt_tokens=request.prompt_tokens
-            )
-            if len(self._paths) < KEPT_PATHS:
-                self._paths[key] = path
-        return path
+        return _NO_DRAFTS if self.paths is None else self.paths.of(request)
 
     def live_policy(self) -> DraftPolicy:
         """The policy at work, fresh: nothing seen yet."""
@@ -182,6 +174,8 @@ class Server:
         """Every request to its end on all replicas, however they arrive. by_load: whatever the routers of the scenario, each goes
         where the fewest are."""
         engines = [kind.engine(round_scale) for kind, count in self.kinds for _ in range(count)]
+        if self.paths is not None:
+            self.paths.expect(requests)
         router, prefill = self.scenario.file.parallel.router or "round_robin", self.prefill
         if by_load:
             router, prefill = "least_outstanding", None if prefill is None else prefill._replace(router="least_outstanding")

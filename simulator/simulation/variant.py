@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from simulator.cost.deployment import Deployment
@@ -53,6 +54,13 @@ class Variant:
         counted = decode if ladder.counts == "sequences" else steps.column("rows") + steps.column("prefill_tokens")
         alone = steps.column("prefill_tokens") == 0 if ladder.counts == "sequences" else True
         return float(((counted <= ladder.sizes()[-1]) & alone)[decode > 0].mean())
+
+    @property
+    def offered_share(self) -> float:
+        """Arriving requests against what saturated replicas finish; infinite where all arrive at once."""
+        records = self.result.records
+        span_s = records[-1].arrival_s - records[0].arrival_s
+        return (len(records) - 1) / span_s / self.saturation.per_s if span_s > 0 else math.inf
 
     @property
     def off_share(self) -> float:

@@ -17,7 +17,8 @@ T = TypeVar("T")
 class Spec(BaseModel):
     """Base of all that comes from a file: frozen, no unknown key, no silent conversion, no NaN or infinity."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    # Validators are built when first needed: a part of another spec is built as part of it, and most are not needed in a run.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
 
 def check(kind: type[T], document: Document, location: Location = ()) -> T:
@@ -26,6 +27,8 @@ def check(kind: type[T], document: Document, location: Location = ()) -> T:
     for item in location:
         data = data[item]
     try:
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind.model_validate(data)
         return TypeAdapter(kind).validate_python(data)
     except ValidationError as error:
         raise SpecError(problems_of(error, kind, document, location)) from None
