@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from simulator.scenario import Scenario, scenario_of
-from simulator.serving import Engine, RouterName, ServingResult, serve_on_replicas, summarise
+from simulator.serving import RouterName, ServingResult, serve_on_replicas, summarise
 from simulator.simulation import Server
 from simulator.spec import Document
-from simulator.workload import requests_of
 
 TRACE = Path(__file__).parents[2] / "shared/traces/AzureLLMInferenceTrace_conv.csv"
 SEVENTY_PER_CENT = 18.4  # requests a second
@@ -106,12 +105,14 @@ def measure(
     asked = scenario(load, gamma, requests)
     server = Server.of(asked, max(asked.shapes, key=lambda shape: shape.nodes, default=None))
     begin = time.process_time()
-    arriving = requests_of(asked.file.workload, asked.file.seed, asked.source)
+    arriving = asked.requests()
     generated = time.process_time()
 
     if replicas > 1:
         arriving = tuple(replace(request, arrival_s=request.arrival_s / replicas) for request in arriving)
-    engines = [Engine(server.rules, server.pricer, server.drafts)] * replicas
+    engines = [server.engine() for _ in range(replicas)]
+    if server.paths is not None:
+        server.paths.expect(arriving)
     result = serve_on_replicas(arriving, engines, server.path, router=router, readable=readable)
     served = time.process_time()
     summarise(result)

@@ -1,6 +1,6 @@
 """Predicting the performance of speculative decoding.
 
-Reading guide: `theory` (closed forms), `cost.round` (one round against one plain step), `acceptance` (what is accepted),
+Reading guide: `theory` (closed forms), `cost.pricer` (one round against one plain step), `acceptance` (what is accepted),
 `serving.replica` (the event loop), `simulation` (all of it joined). The names below load on first use.
 """
 

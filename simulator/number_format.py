@@ -57,19 +57,21 @@ _ALL = (
     NumberFormat("mxfp4", 4.25, 16, ("fp4",), ()),
     # MLX: groups of 64 with a 16-bit scale and bias, embeddings and head too.
     NumberFormat("mlx4", 4.5, 4.5, (), ("mlx4bit",)),
+    NumberFormat("mlx6", 6.5, 6.5, (), ("mlx6bit",)),
     NumberFormat("mlx8", 8.5, 8.5, (), ("mlx8bit",)),
-    # GGUF blocks: the output matrix is kept in q6_k below 6 bits, else as the rest.
+    # GGUF blocks: the output matrix is kept in q6_k below 6 bits, else as the rest. Mixtures _L and _XL keep a few more
+    # tensors in 8 bit than _M, which makes them some percent larger.
     NumberFormat("q8_0", 8.5, 8.5, (), ("q80", "gguf8bit", "q8", "q8kxl")),
     NumberFormat("q6_k", 6.5625, 6.5625, (), ("q6k",)),
-    NumberFormat("q5_k_m", 5.70, 6.5625, (), ("q5km", "q5k", "q5")),
-    NumberFormat("q4_k_m", 4.89, 6.5625, (), ("q4km", "q4k", "q4")),
+    NumberFormat("q5_k_m", 5.70, 6.5625, (), ("q5km", "q5k", "q5", "q5kl", "q5kxl")),
+    NumberFormat("q4_k_m", 4.89, 6.5625, (), ("q4km", "q4k", "q4", "q4kl", "q4kxl")),
     NumberFormat("q4_0", 4.5, 6.5625, (), ("q40",)),
-    NumberFormat("q3_k_m", 4.0, 6.5625, (), ("q3km", "q3")),
+    NumberFormat("q3_k_m", 4.0, 6.5625, (), ("q3km", "q3", "q3kl", "q3kxl")),
     NumberFormat("iq4_xs", 4.25, 6.5625, (), ("iq4xs",)),
 )  # fmt: skip
 FORMATS: dict[str, NumberFormat] = {each.name: each for each in _ALL}
 WeightFormat = Literal[
-    "bf16", "fp16", "fp8", "fp32", "int8", "w8a16", "int4", "nvfp4", "mxfp4", "mlx4", "mlx8",
+    "bf16", "fp16", "fp8", "fp32", "int8", "w8a16", "int4", "nvfp4", "mxfp4", "mlx4", "mlx6", "mlx8",
     "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "q3_k_m", "iq4_xs",
 ]  # fmt: skip
 CacheFormat = Literal["bf16", "fp16", "fp8", "fp32", "int8", "q8_0"]
@@ -79,10 +81,11 @@ _NAMES = {re.sub(r"[^a-z0-9]", "", name): each.name for each in _ALL for name in
 def find_format(text: str) -> str | None:
     """The name of a format as people write it, or None.
 
-    >>> [find_format(text) for text in ("BF16", "Q4_K_M", "AWQ 4-bit", "float16", "MXFP4")]
+    >>> [find_format(text) for text in ("BF16", "UD-Q4_K_XL", "AWQ 4-bit", "float16", "MXFP4")]
     ['bf16', 'q4_k_m', 'int4', 'fp16', 'mxfp4']
     """
-    return _NAMES.get(re.sub(r"[^a-z0-9]", "", text.casefold()))
+    plain = re.sub(r"[^a-z0-9]", "", text.casefold())
+    return _NAMES.get(plain, _NAMES.get(plain.removeprefix("ud")))  # UD-: a quantizer's name for its own mixtures
 
 
 def format_in_name(name: str) -> tuple[str, str | None]:

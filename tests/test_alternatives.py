@@ -13,7 +13,7 @@ from simulator.planning import PlanningSpec
 from simulator.questions.capacity import CapacityAnswer, capacity
 from simulator.reports.capacity import capacity_sentences, capacity_summary
 from simulator.reports.capacity_page import capacity_page
-from simulator.reports.exports import exports_of
+from simulator.reports.exports import exports_of, settings_yaml
 from simulator.reports.page import Code
 from simulator.scenario import Scenario, scenario_of
 from simulator.simulation import speculative_servers
@@ -118,6 +118,21 @@ def test_a_policy_that_no_engine_has_is_written_as_the_table_it_comes_to():
         for batch in {first, (first + last) // 2, last}:
             rates = [server.mean_acceptance_length(g) / server.round_s(g, batch, server.mean_context_tokens) for g in range(4)]
             assert rates[gamma] >= 0.965 * max(rates)  # within 3 % of the best, and what rounding a context adds
+
+
+@pytest.mark.parametrize("way", [
+    {}, SMALL, {**NGRAM, "limits": {"preemption": "swap"}}, {"speculation": {**BASE["speculation"], "drafter": None}},
+    {"speculation": {"method": "eagle3", "tree": "steps=4,topk=4,draft_tokens=16"}, "acceptance": {"mean_acceptance_length": 2.5}},
+    {"speculation": {"method": "layer_skip", "draft_layers": 6, "num_speculative_tokens": 3}},
+    {"speculation": {"method": "eagle3", "policy": {"kind": "by_batch", "table": [[1, 8, 4]]}}},
+])  # fmt: skip
+def test_the_settings_of_a_page_can_be_pasted_into_the_scenario(way):
+    asked = scenario(None, **{**way, "limits": {**way.get("limits", {}), "max_num_seqs": 40}})
+    _, server = speculative_servers(asked, [])[0]
+    pasted = scenario(None, **{**way, **yaml.safe_load(settings_yaml(server))})
+    assert pasted.limits == asked.limits
+    assert pasted.deployment == asked.deployment
+    assert [shape for shape, _ in pasted.variants] == [server.shape]
 
 
 def test_methods_are_told_apart_by_what_differs():

@@ -14,15 +14,17 @@ from collections import Counter
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from calibration.measurement import Cell, read_measurements
 from simulator.__main__ import main
 from simulator.calibrate.device_fit import fit_measurements
 from simulator.calibrate.durations import Rates, call_seconds
 from simulator.calibrate.models import SHAPES, Dimensions, chosen_models, default_models
+from simulator.calibrate.pace import ProcessClock, measuring_s
 from simulator.calibrate.plan import FIRST_RANK_SHARE, LEAST_ROUNDS, Plan, plan
 from simulator.calibrate.planned_cells import Target
 from simulator.calibrate.repeats import repeated_ratios
@@ -131,8 +133,30 @@ def test_a_short_plan_keeps_what_decides_and_takes_more_as_time_allows() -> None
     assert sizes[0] < sizes[-1]
     short = plan(CPU, CPU_RATES, 1)
     checked = [cell for cell in cells(short, "forward") if cell.split == "check"]
-    assert [cell.inputs["rows"] for cell in checked] == list(range(1, 10))
+    assert sorted(cell.inputs["rows"] for cell in checked) == list(range(1, 10))
     assert {"fit", "held_out"} <= {cell.split for cell in cells(short, "gemm")}
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
+def test_a_first_round_cut_off_anywhere_leaves_some_of_everything_to_fit_and_to_judge(share: float) -> None:
+    """A busy machine may take minutes for it."""
+    essential = [planned for planned in plan(CPU, CPU_RATES, 3).cells if planned.rank <= 1]
+    taken = [planned.cell for planned in essential[: round(share * len(essential))]]
+    parts = ("gemm", "decode_attention", "verify_attention", "forward")
+    assert {(kind, split) for kind in parts for split in ("fit", "held_out")} <= {(cell.kind, cell.split) for cell in taken}
+    fitted = [cell.inputs for cell in taken if (cell.kind, cell.split) == ("gemm", "fit")]
+    assert len({each["m"] for each in fitted}) >= 4
+    assert len({(each["n"], each["k"]) for each in fitted}) >= 3
+
+
+@given(st.floats(0.1, 60), st.floats(1, 3000), st.floats(1, 40), st.floats(0.5, 30))
+def test_measuring_ends_so_that_fitting_ends_within_a_minute_after_the_minutes(
+    minutes: float, wall_s: float, slowness: float, looking_cpu_s: float
+) -> None:
+    found = measuring_s(minutes, wall_s, wall_s / slowness, looking_cpu_s)
+    assert 0.4 * 60 * minutes <= found <= 60 * minutes
+    fitting_s = slowness * max(looking_cpu_s, 4)
+    assert found + fitting_s <= 60 * minutes + 60 or found == pytest.approx(0.4 * 60 * minutes)
 
 
 def test_a_round_of_the_optional_cells_can_be_repeated() -> None:
@@ -364,14 +388,26 @@ def test_a_kill_at_any_moment_loses_nothing_and_an_interrupt_says_how_to_go_on(
     assert f"for {longer.minutes:g} min" in profile.read_text()
 
 
+class _TickingClock(ProcessClock):
+    """A second passes from look to look, all of it this process's."""
+
+    ticks = count()
+
+    @property
+    def wall_s(self) -> float:
+        return float(next(self.ticks))
+
+    @property
+    def cpu_s(self) -> float:
+        return 1e9
+
+
 def _is_small(cell: Cell) -> bool:
     return cell.kind == "gemm" and int(cell.inputs["n"]) * int(cell.inputs["k"]) <= 128 * 64 and int(cell.inputs["m"]) <= 8
 
 
 @needs_torch
-def test_cells_interleave_over_the_whole_run_and_those_that_decide_get_their_share_of_it(
-    tmp_path: Path, tiny: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_interleave_over_the_whole_run_and_those_that_decide_get_their_share_of_it(tmp_path: Path, tiny: list[str]) -> None:
     session = prepare(Request(device="cpu", models=tuple(tiny[1::2])))
     cheap = tuple(
         each
@@ -382,8 +418,7 @@ def test_cells_interleave_over_the_whole_run_and_those_that_decide_get_their_sha
     others = len(cheap) - len(deciding)
     # A clock that ticks once a look, two a visit: three and a half rounds of the others.
     minutes = 2 * 3.5 * others / (1 - FIRST_RANK_SHARE) / 60
-    session = replace(session, plan=replace(session.plan, cells=cheap), minutes=minutes, begun=0.0)
-    monkeypatch.setattr("simulator.calibrate.session.time", SimpleNamespace(monotonic=count().__next__))
+    session = replace(session, plan=replace(session.plan, cells=cheap), minutes=minutes, clock=_TickingClock())
     file = measure(session, tmp_path / "a.jsonl", False, lambda kind, number, used_s: None, lambda visit: None)
     records = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()[1:-1]]
     visited = [(Cell(**each["cell"]).key, each["round"]) for each in records]

@@ -16,11 +16,11 @@ from simulator.cost.uncertainty import Estimate
 from simulator.planning import PlanningSpec
 from simulator.questions.capacity import CapacityAnswer, capacity
 from simulator.questions.sustained import Sustained, at_rate, unit_stream
-from simulator.reports.capacity import capacity_sentences, capacity_tables
+from simulator.reports.capacity import capacity_notes, capacity_sentences, capacity_tables
 from simulator.scenario import Scenario, scenario_of
-from simulator.simulation import Server
+from simulator.simulation import Server, saturation_of
 from simulator.spec import SpecError, parse_yaml
-from simulator.workload import requests_of
+from simulator.workload import again, requests_of
 
 BASE = {
     "hardware": "h100_sxm",
@@ -112,6 +112,34 @@ def test_more_kv_memory_never_lowers_the_rate():
     rates = [plain({"e2e_p90_s": 3.0}, hardware={"base": "h100_sxm", "memory_bytes": size}) for size in (24e9, 25e9, 28e9, 60e9)]
     assert rates == sorted(rates)
     assert rates[0] < 0.8 * rates[-1]
+
+
+def test_under_a_level_of_time_per_token_alone_fewer_at_once_carry_more_and_that_is_said():
+    """What waits is not limited, and a small batch is quick; a limit on the first token takes that gain away."""
+    quick, both = {"tpot_p90_s": 0.012}, {"tpot_p90_s": 0.012, "ttft_p90_s": 0.1}
+    bursts = {**BASE["workload"], "arrivals": {"process": "gamma", "rate_per_s": 8.0, "burstiness": 20.0}, "num_requests": 150}
+    many, few = ({"workload": bursts, "limits": {"max_num_seqs": size}} for size in (256, 32))
+    assert plain(quick, **few) > 1.3 * plain(quick, **many)
+    assert plain(both, **few) < 0.8 * plain(quick, **few)
+    for level, said in ((quick, True), (both, False)):
+        answer = capacity(scenario(speculation=None, acceptance=None, service_level=level), repetitions=1)
+        assert any("limits.max_num_seqs" in note for note in capacity_notes(answer)) == said
+
+
+@pytest.mark.parametrize("prompt", [2000, {"distribution": "lognormal", "median": 400, "p90": 1200}])
+def test_just_below_saturation_queues_do_not_grow_and_just_above_they_do(prompt):
+    """Saturation is what a long run of the same requests says: an independent check of how it is measured."""
+    lengths = {"prompt": prompt, "output": 60}
+    asked = scenario(speculation=None, acceptance=None, service_level=None, workload={**BASE["workload"], "lengths": lengths})
+    server, own = Server.of(asked), requests_of(asked.file.workload, 5)
+    full = saturation_of(server, own).per_s
+    waits = {}
+    for share in (0.92, 1.1):
+        again_and_again = tuple(again(r, i, i // len(own), i / (share * full)) for i, r in enumerate(own * 8))
+        queueing = np.array([record.queueing_s for record in server.run(again_and_again).records])
+        waits[share] = [part.mean() for part in np.array_split(queueing, 4)]
+    assert waits[0.92][3] < 0.5
+    assert waits[1.1][3] > waits[1.1][1] + 0.5
 
 
 def test_the_share_of_good_requests_is_a_limit_too():

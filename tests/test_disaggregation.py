@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.serving import Engine, KVTransfer, Prefill, RouterName, ServingResult, serve, serve_on_replicas
+from simulator.draft_tree import Tree
+from simulator.questions.capacity import capacity
+from simulator.scenario import scenario_of
+from simulator.serving import Engine, KVTransfer, Prefill, RouterName, ServingResult, serve, serve_on_replicas, summarise
 from simulator.serving_engine import KVTransferKind
+from simulator.simulation import Server
+from simulator.simulation.saturation import saturation_of
+from simulator.spec import Document, SpecError
 from tests.test_laws import NAMED, STEP_S, AffinePricer, IndependentPath, Scenario, drawn, roomy
 
 KINDS: tuple[KVTransferKind, ...] = ("after_prompt", "by_chunk", "by_layer")
@@ -239,3 +245,103 @@ def test_both_engines_agree_where_something_is_scarce(name: str, kind: KVTransfe
     fast, readable = (run(NAMED[name], transfer, readable=each) for each in (False, True))
     assert told(fast) == told(readable)
     conserved(NAMED[name], fast, transfer)
+
+
+# -------------------------------------------------------------------------------------------------------------- scenarios
+
+APART: dict[str, Any] = {
+    "hardware": "h100_sxm",
+    "engine": "vllm",
+    "target": {"model": "meta-llama/Llama-3.1-8B-Instruct"},
+    "speculation": {
+        "method": "eagle3", "drafter": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "num_speculative_tokens": 3,
+    },
+    "acceptance": {"acceptance_rate": 0.7},
+    "workload": {
+        "arrivals": {"process": "poisson", "rate_per_s": 10.0},
+        "lengths": {"prompt": {"distribution": "uniform", "low": 500, "high": 3500}, "output": 60},
+        "num_requests": 120,
+    },
+    "parallel": {"disaggregated_prefill": {}},
+}  # fmt: skip
+
+
+def asked(prefill: dict[str, Any] | None = None, **more: Any) -> Any:
+    parallel = {**more.pop("parallel", {}), "disaggregated_prefill": prefill or {}}
+    return scenario_of(Document("apart", {**APART, **more, "parallel": parallel}, {}))
+
+
+def served(scenario: Any, drafts: int = 0) -> ServingResult:
+    return Server.of(scenario, Tree.chain(drafts) if drafts else None).run(scenario.requests())
+
+
+def test_a_cache_is_that_of_target_and_drafter_over_the_link_of_the_slower_end() -> None:
+    """Llama 3.1 8B: 2 × 8 heads × 128 numbers × 32 layers × 2 bytes a token, EAGLE-3 one layer more, on H100 nodes with 400 Gb/s for
+    each device; four devices a side send a quarter each, and with one at the other end that one sets the pace."""
+    stated = {"link": {"bandwidth_bytes_per_s": 1e10, "latency_s": 1e-3}}
+    assert Server.of(asked(stated)).prefill.transfer.token_s == 131072 / 1e10
+    assert Server.of(asked(stated), Tree.chain(3)).prefill.transfer.token_s == 33 * 4096 / 1e10
+    wide = asked({**stated, "tensor_parallel_size": 4}, parallel={"tensor_parallel_size": 4})
+    assert Server.of(wide).prefill.transfer.token_s == 131072 / 4 / 1e10
+    assert Server.of(asked({**stated, "tensor_parallel_size": 4})).prefill.transfer.token_s == 131072 / 1e10
+    slow = asked({"hardware": "l40s"})
+    assert Server.of(slow).prefill.transfer.token_s > Server.of(asked()).prefill.transfer.token_s
+
+
+def test_the_answer_is_made_where_the_engine_makes_it() -> None:
+    for engine, kind, first in (("vllm", "after_prompt", False), ("sglang", "by_chunk", True), ("trtllm", "after_prompt", True)):
+        transfer = Server.of(asked(engine=engine)).prefill.transfer
+        assert (transfer.kind, transfer.makes_first_token) == (kind, first)
+
+
+def test_speculation_shortens_the_answer_and_not_the_prompt() -> None:
+    """Where prompts are computed apart, the time to the first token hardly knows of speculation: of the draft's own prompt alone."""
+    scenario = asked()
+    plain, drafted = summarise(served(scenario)), summarise(served(scenario, 3))
+    for before, after, least, most in ((plain.ttft_s, drafted.ttft_s, 0.99, 1.3), (plain.tpot_s, drafted.tpot_s, 0.3, 0.6)):
+        assert before is not None
+        assert after is not None
+        assert least < after.mean / before.mean < most
+    assert drafted.load.prefill_share < 0.02
+    assert drafted.prefill_load is not None
+    assert drafted.prefill_load.prefill_share == pytest.approx(1.0)
+    assert drafted.prefill_load.mean_decode_sequences == 0
+
+
+def test_the_slower_side_sets_what_a_saturated_deployment_finishes() -> None:
+    rates = {n: saturation_of(Server.of(asked({"instances": n})), asked().requests()) for n in (1, 2, 16)}
+    assert rates[1].per_s < rates[2].per_s < rates[16].per_s
+    assert rates[2].per_s == pytest.approx(2 * rates[1].per_s, rel=0.1)
+    assert (rates[1].prefill_share, rates[16].prefill_share < 0.1) == (1.0, True)
+    alone = Server.of(asked({"instances": 16})).rules
+    assert rates[16].per_s < alone.max_num_seqs / (60 * 0.005)
+
+
+def test_capacity_counts_the_devices_of_both_sides_and_needs_the_level_of_both() -> None:
+    level = {"service_level": {"ttft_p99_s": 1.0, "tpot_p99_s": 0.02}, "speculation": None, "acceptance": None}
+    few = {**APART["workload"], "num_requests": 60}
+    found = [
+        capacity(asked({"instances": n, "tensor_parallel_size": 2}, workload=few, **level), repetitions=1).plain for n in (1, 2)
+    ]
+    assert [row.devices for row in found] == [3, 5]
+    assert 1.3 < (found[1].rate_per_s or 0) / (found[0].rate_per_s or 1) <= 2.2
+    assert all(row.analytic is not None and 0.5 < row.analytic.rate_per_s / (row.rate_per_s or 1) < 2 for row in found)
+
+
+@pytest.mark.parametrize(
+    ("prefill", "more", "must"),
+    [
+        ({}, {"engine": "llamacpp"}, "disaggregated_prefill: must be left out: llama.cpp.* has no instances that only compute"),
+        ({"router": "least_outstanding"}, {}, "router: must be left out: there is one instance"),
+        ({"instances": 2, "router": "prefix_aware"}, {}, "router: must be another router: no instance keeps prefixes"),
+        ({"tensor_parallel_size": 5}, {}, "must divide the 32 attention heads"),
+        ({"hardware": "l40z"}, {}, "did you mean l40"),
+        ({"hardware": "t4", "tensor_parallel_size": 1}, {}, "must hold meta-llama/Llama-3.1-8B and a KV cache"),
+        ({"link": "usb"}, {}, "link.*must be one of"),
+        ({"link": {"bandwidth_bytes_per_s": 0}}, {}, "bandwidth_bytes_per_s"),
+        ({"kv_transfer": "by_token"}, {}, "kv_transfer"),
+    ],
+)
+def test_what_cannot_be_or_would_change_nothing_is_refused(prefill: dict[str, Any], more: dict[str, Any], must: str) -> None:
+    with pytest.raises(SpecError, match=must):
+        asked(prefill, **more)

@@ -18,7 +18,7 @@ from simulator import predict
 from simulator.architecture import find_model
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism
-from simulator.cost.round import StepPricer
+from simulator.cost.pricer import StepPricer
 from simulator.hardware import Quantity, find_hardware
 from simulator.prediction import Prediction
 from simulator.questions.published_cases import PublishedCase, published_cases

@@ -27,7 +27,6 @@ from simulator.scenario import scenario_of
 from simulator.serving import summarise
 from simulator.simulation import Server
 from simulator.spec import parse_yaml
-from simulator.workload import requests_of
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "docs" / "examples"
@@ -136,7 +135,7 @@ def write_examples() -> None:
         for shape, noise in zip((None, loaded.shapes[0]), chance, strict=True):
             server = Server.of(loaded, shape)
             server = replace(server, deployment=replace(server.deployment, engine=engine))
-            asked = requests_of(loaded.file.workload, loaded.file.seed, None)
+            asked = loaded.requests()
             summary = summarise(server.run(asked))
             prompts, outputs = (sum(getattr(r, name) for r in asked) for name in ("prompt_tokens", "output_tokens"))
             stretch = float(np.exp(noise))

@@ -233,11 +233,11 @@ def _refused(tmp_path: Path, old: str, new: str) -> str:
         ("  gemm_overhead_s:", "  gemm_overhead:", "did you mean gemm_overhead_s?"),
         ("  attention_wave_s: {", "  attention_wave_s: {values: 1, ", "unknown key"),
         (
-            "  memory_bandwidth_fraction: {value: 0.873",
+            "  memory_bandwidth_fraction: {value: 0.857",
             "  memory_bandwidth_fraction: {value: 87.3",
             "must be at most 1 (got 87.3)",
         ),
-        ("gemm_smoothness: {value: 4.05", "gemm_smoothness: {value: 0.5", "must be at least 1 (got 0.5)"),
+        ("gemm_smoothness: {value: 3.28", "gemm_smoothness: {value: 0.5", "must be at least 1 (got 0.5)"),
     ],
 )
 def test_a_mistake_in_a_profile_is_named_with_its_line(tmp_path: Path, old: str, new: str, must: str) -> None:
@@ -461,19 +461,21 @@ def _with(name: str, value: float, dtype: str = "fp8") -> Hardware:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "rows"),
+    ("name", "value", "rows", "n", "k"),
     [
-        ("memory_bandwidth_fraction_by_type", 0.6, 8),
-        ("gemm_overhead_s_by_type", 9e-6, 8),
-        ("gemm_smoothness_by_type", 1.2, 128),
-        ("gemm_tile_rows_by_type", 256.0, 300),
-        ("gemm_wave_power_by_type", 1.0, 600),
+        ("memory_bandwidth_fraction_by_type", 0.6, 8, 4096, 14336),
+        ("gemm_overhead_s_by_type", 9e-6, 8, 4096, 14336),
+        ("gemm_smoothness_by_type", 1.2, 128, 4096, 14336),
+        ("gemm_tile_rows_by_type", 256.0, 300, 4096, 14336),
+        ("gemm_wave_power_by_type", 1.0, 600, 4096, 14336),
+        ("gemm_walk_s_per_k_by_type", 2.4e-9, 8, 1024, 2048),
+        ("gemm_walk_longest_s_by_type", 2e-5, 8, 1024, 14336),
     ],
 )
-def test_a_coefficient_of_one_type_moves_that_type_alone(name: str, value: float, rows: int) -> None:
+def test_a_coefficient_of_one_type_moves_that_type_alone(name: str, value: float, rows: int, n: int, k: int) -> None:
     without, changed = _with("", 0.0), _with(name, value)
-    assert gemm(rows, 4096, 14336, 1.0, changed, "fp8").seconds > 1.01 * gemm(rows, 4096, 14336, 1.0, without, "fp8").seconds
-    assert gemm(rows, 4096, 14336, 2.0, changed, "bf16") == gemm(rows, 4096, 14336, 2.0, without, "bf16")
+    assert gemm(rows, n, k, 1.0, changed, "fp8").seconds > 1.01 * gemm(rows, n, k, 1.0, without, "fp8").seconds
+    assert gemm(rows, n, k, 2.0, changed, "bf16") == gemm(rows, n, k, 2.0, without, "bf16")
 
 
 def test_row_factors_stretch_the_busy_time_and_step_between_neighbours() -> None:

@@ -11,17 +11,11 @@ from calibration.fit import Errors, Law, errors
 from calibration.kernel_tables import gemm_table
 from calibration.measurement import MeasurementError
 from simulator.calibrate.cells import gemm_cells
-from simulator.calibrate.gemm_fitting import fit_gemm
-from simulator.calibrate.laws import Attention, attention_law
-from simulator.calibrate.parts import Cells, settled
-from simulator.calibrate.tables import (
-    SOURCES,
-    attention_tables,
-    gemm_rule,
-    judge_layers,
-    layer_measurements,
-    leave_one_matrix_out,
-)
+from simulator.calibrate.gemm_fitting import gemm_seconds
+from simulator.calibrate.laws import Attention, Gemm, attention_law, with_coefficients
+from simulator.calibrate.layer_fitting import fit_layers, judge_layers, leave_one_matrix_out
+from simulator.calibrate.parts import Cells
+from simulator.calibrate.tables import SOURCES, attention_tables, by_size, gemm_rule, layer_measurements
 from simulator.hardware import Hardware, find_hardware
 
 TABLES = Path(__file__).parents[2] / "shared" / "data" / "gpu_timing"
@@ -39,18 +33,51 @@ def layer_fit(profile_id: str) -> tuple[Hardware, dict[str, Errors]]:
     """Eight row counts of one device's four matrices fitted; the device, and the errors on all else."""
     layers = layer_measurements(TABLES, SOURCES[profile_id])
     dtype = str(layers[0].inputs["dtype"])
-    part = fit_gemm(find_hardware(profile_id), dtype, gemm_cells(layers, dtype), tiles=SOURCES[profile_id].tiles)
-    hardware = settled(find_hardware(profile_id), part, "", dtype)
+    _, hardware = fit_layers(find_hardware(profile_id), layers, dtype, SOURCES[profile_id].tiles)
     return hardware, dict(judge_layers(layers, hardware, dtype, "layers"))
+
+
+@cache
+def single_gemms(profile_id: str, table: int) -> tuple[str, Cells[Gemm]]:
+    """A type, and its single GEMMs."""
+    file, dtype = SOURCES[profile_id].gemm[table]
+    return dtype, gemm_cells(gemm_table(TABLES / file, dtype, gemm_rule(dtype, SOURCES[profile_id].cold_bytes)), dtype)
 
 
 @pytest.mark.parametrize("profile_id", [name for name, source in SOURCES.items() if source.gemm])
 def test_held_out_matrices_share_no_shape_with_fitted_ones(profile_id: str) -> None:
-    for file, dtype in SOURCES[profile_id].gemm[:1]:
-        cells = gemm_cells(gemm_table(TABLES / file, dtype, gemm_rule(dtype)), dtype)
-        shapes = [{cell.group for cell in side} for side in (cells.fit, cells.held_out)]
-        assert not shapes[0] & shapes[1]
-        assert min(len(each) for each in shapes) >= 20
+    _, cells = single_gemms(profile_id, 0)
+    shapes = [{cell.group for cell in side} for side in (cells.fit, cells.held_out)]
+    assert not shapes[0] & shapes[1]
+    assert min(len(each) for each in shapes) >= 20
+
+
+@pytest.mark.parametrize(
+    ("profile_id", "table"), [(name, n) for name, source in SOURCES.items() for n in range(len(source.gemm))]
+)
+def test_held_out_matrices_large_and_small_are_predicted_by_the_shipped_coefficients(profile_id: str, table: int) -> None:
+    """From 0.5 MB on (L40S: 20 MB), as drafts and layers split over devices have them."""
+    dtype, cells = single_gemms(profile_id, table)
+    predict = gemm_seconds(find_hardware(profile_id), dtype)
+    for size, within in by_size(cells.held_out, dtype).items():
+        found = errors(predict([cell.inputs for cell in within]), [cell.measured for cell in within])
+        assert found.median < (0.08 if size == "under 60 MB" else 0.065), size
+        assert abs(found.bias) < 0.03, size
+
+
+@pytest.mark.parametrize("profile_id", ["h100_sxm", "h200_sxm", "b200_sxm"])
+def test_without_a_walk_along_k_small_matrices_would_be_too_fast_and_are_not(profile_id: str) -> None:
+    """Matrices of 2 to 20 MB, up to 64 rows, from k = 2048 on: their streams are shorter than one block's walk."""
+    hardware = find_hardware(profile_id)
+    _, cells = single_gemms(profile_id, 0)
+    small = [cell for cell in cells.held_out if 2e6 < 2 * cell.inputs.n * cell.inputs.k < 20e6 and cell.inputs.m <= 64]
+    deep = [cell for cell in small if cell.inputs.k >= 2048]
+    without, with_it = (
+        errors(gemm_seconds(device, "bf16")([cell.inputs for cell in deep]), [cell.measured for cell in deep])
+        for device in (with_coefficients(hardware, {"gemm_walk_s_per_k": 0.0}), hardware)
+    )
+    assert without.bias < -0.15
+    assert with_it.median < 0.5 * without.median
 
 
 @pytest.mark.parametrize("profile_id", LAYERS)
@@ -69,18 +96,14 @@ def test_layers_up_to_512_rows_are_predicted_within_8_percent(profile_id: str) -
 @pytest.mark.parametrize(
     ("profile_id", "devices"),
     [
-        ("a100_sxm_80gb", 2),
-        ("a100_sxm_80gb", 4),
-        ("a100_sxm_80gb", 8),
-        ("a40", 2),
-        ("a40", 4),
-        ("a40", 8),
-        ("h100_sxm", 2),
-        ("h100_sxm", 4),
+        (name, devices)
+        for name in ("a100_sxm_80gb", "a40", "h100_sxm")
+        for devices in (2, 4, 8)
+        if (name, devices) != ("h100_sxm", 8)
     ],
 )
 def test_layers_split_over_devices_are_predicted_within_10_percent(profile_id: str, devices: int) -> None:
-    """From one device's layer alone. On the H100 over 8 devices matrices are too short for what one device taught: 13 %."""
+    """From one device's layer alone; over two also chose whether factors by rows are kept. H100 over 8: 11 %."""
     assert layer_fit(profile_id)[1][f"layers, {devices} devices"].mean < 0.10
 
 
@@ -93,18 +116,25 @@ def test_a_matrix_is_predicted_from_the_other_three_within_10_percent(profile_id
 
 
 def test_waves_of_blocks_are_what_narrow_matrices_of_a_split_layer_run_into() -> None:
-    """H100 layers over 8 devices: the form without them errs by 15 to 16 %, and so does every table by rows."""
+    """H100 layers over 8 devices: the form without them errs by 13 to 15 %, with and without factors by rows."""
     assert layer_fit("h100_sxm")[0].coefficients.gemm_wave_power.value > 0.3
-    assert layer_fit("h100_sxm")[1]["layers, 8 devices"].mean < 0.135
+    assert layer_fit("h100_sxm")[1]["layers, 8 devices"].mean < 0.115
 
 
-@pytest.mark.parametrize(
-    ("profile_id", "bar"),
-    [("a100_sxm_80gb", 0.06), ("h100_sxm", 0.06), ("rtx_4090", 0.06), ("rtx_pro_6000", 0.06), ("a40", 0.10)],
-)
-def test_ratios_of_layers_are_predicted_within_6_percent(profile_id: str, bar: float) -> None:
-    """t(b(γ+1))/t(b), γ = 1..8; times of the A40 are stored in whole microseconds and step irregularly: 9 % there."""
-    assert layer_fit(profile_id)[1]["layers, 1 device, ratio"].median < bar
+@pytest.mark.parametrize("profile_id", LAYERS)
+def test_ratios_of_layers_are_predicted_within_6_percent(profile_id: str) -> None:
+    """t(b(γ+1))/t(b), γ = 1..8, of one device's layer and of those split over 2, 4 and 8 (A100 over 8: 6.1 %)."""
+    found = {name: each.median for name, each in layer_fit(profile_id)[1].items() if name.endswith("ratio")}
+    for name, median in found.items():
+        assert median < (0.062 if (profile_id, name) == ("a100_sxm_80gb", "layers, 8 devices, ratio") else 0.06), name
+
+
+def test_a_step_of_one_large_matrix_is_the_layers() -> None:
+    """The A40's kernels of 24 to 64 rows take up to 40 % longer on the widest matrix, and no other: no form knows of it."""
+    factors = find_hardware("a40").profile.gemm_row_factors["fp16"]
+    assert factors.at(48) > 1.1
+    assert all(abs(factors.at(rows) - 1) < 0.05 for rows in (1, 16, 96, 160, 256, 512))
+    assert layer_fit("a40")[1]["layers, 1 device, ratio"].median < 0.04
 
 
 @pytest.mark.parametrize("profile_id", ["a40", "rtx_4090", "rtx_pro_6000"])
@@ -114,6 +144,9 @@ def test_shipped_coefficients_are_those_of_this_fit(profile_id: str) -> None:
     shipped = find_hardware(profile_id).coefficients
     for name in ("memory_bandwidth_fraction", "gemm_overhead_s", "gemm_smoothness", "gemm_tile_rows", "gemm_wave_power"):
         assert getattr(shipped, name).value == pytest.approx(getattr(fitted, name).value, rel=0.005), name
+    tables = [find.profile.gemm_row_factors for find in (layer_fit(profile_id)[0], find_hardware(profile_id))]
+    for dtype, factors in tables[0].items():
+        assert dict(factors.by_rows) == pytest.approx(dict(tables[1][dtype].by_rows), rel=0.005)
 
 
 @pytest.mark.parametrize("profile_id", [name for name, source in SOURCES.items() if source.decode or source.mixed])

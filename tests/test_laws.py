@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
@@ -286,6 +287,19 @@ NAMED = {
     ),
     "sessions": Scenario(turns=5, turn_think_s=0.1, prefix_caching=True, num_requests=30, max_model_len=1000, total_blocks=60),
     "swapping": Scenario(total_blocks=15, gap_s=0.0, num_requests=20, host_blocks=1000, host_block_s=STEP_S / 4),
+    "turns that end together": Scenario(
+        seed=20037,
+        num_requests=24,
+        longest_prompt=10,
+        longest_output=6,
+        users=8,
+        speculate_up_to=3,
+        acceptance_rate=1.0,
+        has_lookahead=False,
+        prefill_first=True,
+        turns=5,
+        turn_think_s=0.1,
+    ),
     "swapping to a small host": Scenario(total_blocks=25, gap_s=0.0, num_requests=20, host_blocks=8, host_block_s=STEP_S),
     "giving up": Scenario(gap_s=0.002, num_requests=30, time_out_s=0.3, max_num_seqs=4),
     "giving up while swapped": Scenario(
@@ -669,6 +683,8 @@ def test_named_scenarios_bind() -> None:
     for name in ("scarce blocks", "prompts first, scarce", "shared prefix, scarce"):
         assert runs[name].result.steps.column("preempted").sum() > 0
     assert runs["scarce slots"].result.steps.column("waiting").max() > 0
+    ends = Counter(record.finish_s for record in runs["turns that end together"].served)
+    assert max(ends.values()) > 1
     assert (runs["budget below drafts"].result.steps.column("drafted") <= 2).all()
     end_s = {step.start_s + step.seconds for step in runs["ties"].steps}
     assert sum(record.arrival_s in end_s for record in runs["ties"].served) > 3

@@ -23,7 +23,8 @@ from simulator import theory
 from simulator.plots import break_even as break_even_plots
 from simulator.plots import figures as page_figures
 from simulator.plots import rates, rounds, style, tornado, traffic
-from simulator.plots.words import milliseconds, provenance, significant, source_counts
+from simulator.plots.words import provenance, source_counts
+from simulator.printed_numbers import milliseconds, significant
 from simulator.questions.break_even import BestGamma, BreakEven, BreakEvenPoint, break_even
 from simulator.questions.capacity import capacity
 from simulator.questions.explanation import explain

@@ -13,7 +13,6 @@ from simulator.serving.policies import DraftPolicy, GoodputPolicy, WindowPolicy,
 from simulator.simulation import Server, SimulationResult, simulate
 from simulator.spec import SpecError, parse_yaml
 from simulator.speculation import Speculation
-from simulator.workload import requests_of
 from tests.test_simulation import BASE, fingerprint, scenario, workload
 
 POLICIES = {
@@ -65,7 +64,7 @@ def test_both_engines_choose_alike_to_the_last_bit(kind, load):
     shape, policy = asked.variants[0]
     law = asked.acceptance(shape.steps).law
     fast, readable = (Server(asked, asked.deployed(shape), shape, law, slow, policy) for slow in (False, True))
-    requests = requests_of(asked.file.workload, asked.file.seed)
+    requests = asked.requests()
     one, other = fast.run(requests), readable.run(requests)
     for name in ("request_id", "first_token_s", "finish_s", "rounds", "draft_rounds", "drafted", "accepted", "preemptions"):
         assert (one.records.column(name) == other.records.column(name)).all(), name

@@ -9,7 +9,7 @@ import pytest
 from simulator.architecture import find_model
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism
-from simulator.cost.round import StepPricer
+from simulator.cost.pricer import StepPricer
 from simulator.hardware import find_hardware
 from simulator.serving_engine import ServingEngine, find_engine
 

@@ -16,8 +16,9 @@ import pytest
 
 from simulator import resources
 from simulator.cost.uncertainty import Estimate
-from simulator.plots.words import provenance, significant, times
+from simulator.plots.words import provenance
 from simulator.prediction import Prediction, predict
+from simulator.printed_numbers import significant, times
 from simulator.questions.break_even import BreakEven, break_even
 from simulator.reports import files, verdict
 from simulator.reports.break_even_page import break_even_page

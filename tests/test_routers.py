@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 
 from simulator.questions.capacity import capacity
+from simulator.questions.comparison import compare
+from simulator.questions.server_check import check_server
+from simulator.questions.server_fit import fit_engine
+from simulator.questions.steady_load import steady_batch
 from simulator.scenario import scenario_of
 from simulator.serving import BatchingRules, Engine, RequestRecord, RouterName, ServingResult, serve, serve_on_replicas
 from simulator.serving.router import MOST_REQUESTS_APART, in_turn
@@ -283,7 +287,7 @@ def parallel(router: str | None = None, **more: Any) -> Any:
 def test_each_router_moves_the_result_and_round_robin_is_the_default() -> None:
     shown = {}
     for router in (None, *ROUTERS):
-        result = Server.of(parallel(router)).run(requests_of(parallel().file.workload, parallel().file.seed))
+        result = Server.of(parallel(router)).run(parallel().requests())
         shown[router] = repr(list(result.records))
     assert shown.pop(None) == shown["round_robin"]
     assert len(set(shown.values())) == len(ROUTERS)
@@ -320,13 +324,13 @@ MIXED = {"parallel": {"further_replicas": ({"hardware": "l40s", "count": 2},)}}
 
 
 def served(scenario: Any) -> ServingResult:
-    return Server.of(scenario).run(requests_of(scenario.file.workload, scenario.file.seed))
+    return Server.of(scenario).run(scenario.requests())
 
 
 def test_replicas_on_other_devices_serve_as_they_would_alone() -> None:
     """Dealt in turn over one H100 and two L40S, each does what it does on its own."""
     scenario, result = parallel(**MIXED), served(parallel(**MIXED))
-    requests = requests_of(scenario.file.workload, scenario.file.seed)
+    requests = scenario.requests()
     alone: list[RequestRecord] = []
     for hardware, theirs in zip(("h100_sxm", "l40s", "l40s"), in_turn(requests, 3), strict=True):
         alone += Server.of(parallel(hardware=hardware, parallel={})).run(tuple(theirs)).records
@@ -357,11 +361,58 @@ def test_a_saturated_deployment_of_two_kinds_is_both_of_them_full() -> None:
     assert slow < fast
 
 
-def test_devices_that_cannot_hold_a_replica_and_questions_about_equal_ones_are_refused() -> None:
+def test_devices_that_cannot_hold_a_replica_are_refused() -> None:
     small = {"further_replicas": ({"hardware": "h200_sxm"}, {"hardware": "rtx_4090"})}
     with pytest.raises(SpecError, match=r"must hold a replica of .*70B.* \(got '.*4090'\)"):
         parallel(target={"model": "meta-llama/Llama-3.1-70B-Instruct", "weights": "fp8"}, hardware="h200_sxm", parallel=small)
     with pytest.raises(SpecError, match="did you mean l40"):
         parallel(parallel={"further_replicas": ({"hardware": "l40z"},)})
-    with pytest.raises(SpecError, match="further_replicas: must be left out: capacity is about replicas that are alike"):
-        capacity(parallel(**MIXED))
+
+
+def test_measured_runs_are_of_one_kind_of_device() -> None:
+    for key, stated in (("further_replicas", MIXED["parallel"]["further_replicas"]), ("disaggregated_prefill", {})):
+        asked = parallel(parallel={key: stated})
+        for question in (lambda: check_server([], asked), lambda: fit_engine([], asked)):  # noqa: B023
+            with pytest.raises(SpecError, match=f"{key}: must be left out: .* holds measured runs of one engine"):
+                question()
+
+
+LEVEL = {"service_level": {"tpot_p99_s": 0.05}}
+
+
+def test_capacity_of_several_kinds_is_between_that_of_each() -> None:
+    """One H100 and two L40S, by load, carry more than the H100 and less than three of it; devices and power are counted by kind."""
+    mixed = {**MIXED["parallel"], "router": "least_outstanding"}
+    asked = {"both": parallel(parallel=mixed, **LEVEL), "one": parallel(parallel={}, **LEVEL)}
+    asked["three"] = parallel(parallel={"data_parallel_size": 3, "router": "least_outstanding"}, **LEVEL)
+    found = {name: capacity(each, repetitions=1).plain for name, each in asked.items()}
+    rates = {name: row.rate_per_s or 0.0 for name, row in found.items()}
+    means = {name: row.analytic.rate_per_s for name, row in found.items() if row.analytic is not None}
+    for each in (rates, means):
+        assert each["one"] < each["both"] < each["three"]
+    assert [found[name].devices for name in asked] == [3, 1, 3]
+    energy = {name: row.fleet.energy_per_token_j for name, row in found.items() if row.fleet is not None}
+    assert all(energy.values())
+
+
+def test_alternatives_are_compared_on_several_kinds_of_devices() -> None:
+    drafting = {"speculation": {"method": "ngram", "num_speculative_tokens": 2}, "acceptance": {"acceptance_rate": 0.6}}
+    few = {**PARALLEL["workload"], "num_requests": 30}
+    found = {
+        name: compare(parallel(parallel=each, workload=few, **drafting), "quantize", ["own", "fp8"])
+        for name, each in (("mixed", MIXED["parallel"]), ("alone", {}))
+    }
+    for answer in found.values():
+        assert [row.problem for row in answer.rows] == ["", ""]
+        wide, narrow = answer.rows
+        assert wide.plain_tpot_s is not None
+        assert narrow.plain_tpot_s is not None
+        assert narrow.plain_tpot_s < wide.plain_tpot_s
+    assert found["mixed"].base_tpot_s != found["alone"].base_tpot_s
+
+
+def test_the_steady_batch_is_the_sum_over_replicas() -> None:
+    asked = [parallel(parallel=each) for each in ({"data_parallel_size": 2}, MIXED["parallel"], {"data_parallel_size": 3})]
+    two, mixed, three = map(steady_batch, asked)
+    assert mixed > three  # a slow device holds its part of the load for longer
+    assert two < mixed

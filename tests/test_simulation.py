@@ -290,6 +290,13 @@ WALKED = {
     "target": {"model": "Qwen/Qwen3-4B"},
     "speculation": {"method": "eagle3", "num_speculative_tokens": 3},
 }
+
+
+def apart(**prefill):
+    """Prompts computed on an instance of their own."""
+    return {"parallel": {"disaggregated_prefill": prefill}, "workload": LONG}
+
+
 BINDING = {
     "hardware": ({}, {"hardware": "h200_sxm"}),
     "hardware.memory_bytes": (TIGHT, {"hardware": {"base": "h100_sxm", "memory_bytes": 60e9}}),
@@ -301,6 +308,8 @@ BINDING = {
     "hardware.gemm_smoothness": ({}, {"hardware": {"base": "h100_sxm", "gemm_smoothness": 2.0}}),
     "hardware.gemm_tile_rows": ({}, {"hardware": {"base": "h100_sxm", "gemm_tile_rows": 256.0}}),
     "hardware.gemm_wave_power": ({}, {"hardware": {"base": "h100_sxm", "gemm_wave_power": 1.0}}),
+    "hardware.gemm_walk_s_per_k": ({}, {"hardware": {"base": "h100_sxm", "gemm_walk_s_per_k": 1e-8}}),
+    "hardware.gemm_walk_longest_s": ({}, {"hardware": {"base": "h100_sxm", "gemm_walk_longest_s": 5e-5}}),
     "hardware.attention_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "attention_overhead_s": 3e-5}}),
     "hardware.attention_bandwidth_fraction": ({}, {"hardware": {"base": "h100_sxm", "attention_bandwidth_fraction": 0.4}}),
     "hardware.attention_flops_fraction": ({}, {"hardware": {"base": "h100_sxm", "attention_flops_fraction": 0.01}}),
@@ -320,6 +329,16 @@ BINDING = {
     "parallel.data_parallel_size": ({"workload": workload("closed_loop", users=6)}, {"parallel": {"data_parallel_size": 2}, "workload": workload("closed_loop", users=6)}),
     "parallel.router": ({"parallel": {"data_parallel_size": 2}, "workload": LONG}, {"parallel": {"data_parallel_size": 2, "router": "least_outstanding"}, "workload": LONG}),
     "parallel.further_replicas": ({}, {"parallel": {"further_replicas": ({"hardware": "l40s"},)}}),
+    "parallel.disaggregated_prefill": ({}, apart()),
+    "parallel.disaggregated_prefill.instances": (apart(), apart(instances=2)),
+    "parallel.disaggregated_prefill.hardware": (apart(), apart(hardware="l40s")),
+    "parallel.disaggregated_prefill.tensor_parallel_size": (apart(), apart(tensor_parallel_size=4)),
+    "parallel.disaggregated_prefill.max_num_batched_tokens": (apart(), apart(max_num_batched_tokens=256)),
+    "parallel.disaggregated_prefill.router": (apart(instances=2), apart(instances=2, router="least_outstanding")),
+    "parallel.disaggregated_prefill.link": (apart(), apart(link="intra_node")),
+    "parallel.disaggregated_prefill.link.bandwidth_bytes_per_s": (apart(link={"bandwidth_bytes_per_s": 1e10}), apart(link={"bandwidth_bytes_per_s": 1e9})),
+    "parallel.disaggregated_prefill.link.latency_s": (apart(link={"bandwidth_bytes_per_s": 1e10}), apart(link={"bandwidth_bytes_per_s": 1e10, "latency_s": 0.01})),
+    "parallel.disaggregated_prefill.kv_transfer": (apart(), apart(kv_transfer="by_layer")),
     "parallel.expert_parallel": (SPREAD, {**SPREAD, "parallel": {"data_parallel_size": 4, "nodes": 2}}),
     "parallel.nodes": ({"parallel": {"tensor_parallel_size": 4}}, {"parallel": {"tensor_parallel_size": 4, "nodes": 2}}),
     "hardware.inter_node_bandwidth_bytes_per_s": (SPREAD, {**SPREAD, "hardware": {"base": "h200_sxm", "inter_node_bandwidth_bytes_per_s": 1e9}}),
@@ -382,7 +401,8 @@ BINDING = {
 # Which way a change moves the mean end-to-end latency with speculation, where the domain fixes it.
 SLOWER = (
     "hardware.memory_bandwidth_bytes_per_s", "hardware.compute_units", "hardware.memory_bandwidth_fraction", "hardware.flops_fraction",
-    "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.gemm_wave_power", "hardware.attention_overhead_s",
+    "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.gemm_wave_power",
+    "hardware.gemm_walk_s_per_k", "hardware.gemm_walk_longest_s", "hardware.attention_overhead_s",
     "hardware.attention_bandwidth_fraction", "hardware.attention_flops_fraction", "hardware.attention_wave_s",
     "hardware.walk_overhead_s", "hardware.walk_s_per_token", "hardware.walk_row_s_per_token", "hardware.walk_fixed_s",
     "hardware.walk_copy_s_per_byte", "hardware.elementwise_overhead_s", "hardware.sampling_bandwidth_fraction",
@@ -390,11 +410,15 @@ SLOWER = (
     "workload.arrivals.rate_per_s", "workload.arrivals.users", "workload.lengths", "limits.max_num_seqs", "speculation.draft_layers",
     "hardware.expert_bandwidth_fraction", "hardware.expert_overhead_s", "hardware.state_overhead_s", "hardware.state_row_s",
     "acceptance.structured_output", "limits.prefix_caching", "hardware.host_link_bandwidth_bytes_per_s",
+    "parallel.disaggregated_prefill.hardware", "parallel.disaggregated_prefill.link.bandwidth_bytes_per_s",
+    "parallel.disaggregated_prefill.link.latency_s", "parallel.disaggregated_prefill.max_num_batched_tokens",
 )  # fmt: skip
 FASTER = (
     "hardware", "hardware.memory_bytes", "parallel.tensor_parallel_size", "target.weights", "target.kv_cache",
     "speculation.drafter_weights", "limits.gpu_memory_utilization", "speculation.draft_kv_tokens", "hardware.expert_row_correlation",
     "hardware.grouped_routing_correlation", "hardware.walk_copy_free_bytes", "workload.shared_prefix_tokens",
+    "parallel.disaggregated_prefill.instances", "parallel.disaggregated_prefill.tensor_parallel_size",
+    "parallel.disaggregated_prefill.link", "parallel.disaggregated_prefill.kv_transfer",
 )  # fmt: skip
 
 

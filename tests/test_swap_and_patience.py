@@ -123,9 +123,8 @@ def test_swapping_beats_recomputing_over_a_fast_link_and_not_over_a_slow_one() -
 
 
 def _requests(server: Server) -> tuple[Request, ...]:
-    from simulator.workload import requests_of
 
-    return requests_of(server.scenario.file.workload, server.scenario.file.seed)
+    return server.scenario.requests()
 
 
 # -------------------------------------------------------------------------------------------------------------- patience

@@ -96,6 +96,22 @@ def test_each_replica_is_a_process_with_tracks_of_its_own() -> None:
     assert begun[: len(result.requests)] == (1 + result.plain.result.replica_of_request).tolist()
 
 
+def test_instances_that_compute_prompts_are_processes_and_their_transfers_parts_of_requests() -> None:
+    text = BASE.replace("engine: vllm", "engine: vllm\nparallel: {disaggregated_prefill: {instances: 2}}")
+    result = simulate(scenario_of(parse_yaml(text, "apart.yaml")))
+    document = json.loads(timeline(result))
+    jsonschema.validate(document, SCHEMA)
+    events = document["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"][:3]
+    roles = ["decode instance 1 of 1", "prefill instance 1 of 2", "prefill instance 2 of 2"]
+    assert names == [f"no speculation, {role}" for role in roles]
+    assert result.plain.result.transfers is not None
+    moved = {kind: [event["ts"] for event in events if event["ph"] == kind and event["name"] == "KV transfer"] for kind in "be"}
+    landed = 1e6 * result.plain.result.transfers.column("landed_s")
+    assert sorted(moved["e"][: len(landed)]) == pytest.approx(sorted(landed))
+    assert all(begin < end for begin, end in zip(moved["b"], moved["e"], strict=True))
+
+
 def test_run_writes_a_timeline_or_says_why_not(tmp_path, capsys) -> None:
     scenario, written = tmp_path / "small.yaml", tmp_path / "timeline.json"
     scenario.write_text(BASE)

@@ -6,7 +6,7 @@ Read `laws.py` for what a law is, `path.py` for how one request looks up its acc
 """
 
 from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, MarkovAcceptance, PerPositionAcceptance
-from simulator.acceptance.path import AcceptancePath
+from simulator.acceptance.path import AcceptancePath, Texts
 from simulator.acceptance.population import (
     BetaAcceptance,
     ContextAcceptance,
@@ -25,9 +25,7 @@ from simulator.acceptance.profiles import (
 )
 from simulator.acceptance.rates import (
     AcceptanceCounters,
-    ExtensionError,
     conditional_from_survival,
-    extension_errors,
     sglang_acceptance_length,
     survival_from_conditional,
     survival_from_curve,
@@ -47,7 +45,6 @@ __all__ = [
     "BetaAcceptance",
     "Confidence",
     "ContextAcceptance",
-    "ExtensionError",
     "IndependentAcceptance",
     "LengthAt",
     "MarkovAcceptance",
@@ -56,6 +53,7 @@ __all__ = [
     "Profile",
     "ProfileSpec",
     "ResolvedAcceptance",
+    "Texts",
     "TraceAcceptance",
     "TraceFile",
     "TraceSummary",
@@ -64,7 +62,6 @@ __all__ = [
     "check_trace_name",
     "conditional_from_survival",
     "equal_mixture",
-    "extension_errors",
     "load_trace",
     "measured_lengths",
     "read_profile",

@@ -6,7 +6,7 @@ agrees with a draft for it. Runs with another γ, another policy, or without spe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,13 @@ token lies, flags[t] of `positions + depth` tokens."""
 ProposalSource = Callable[[int], Positions]
 """positions → most drafts proposed in a round that starts there."""
 NO_LIMIT = 1 << 30
+FIRST_ROUND = 1  # the first token comes with the prompt
 
 
 class AcceptancePath:
     """Pure look-ups; both are filled as arrays, for all positions at once, when a longer or deeper one is first asked."""
 
-    __slots__ = ("_depth", "_flags", "_limits", "_output_tokens", "_positions", "_proposals", "_runs")
+    __slots__ = ("_depth", "_flags", "_limits", "_output_tokens", "_positions", "_proposals", "_runs", "_texts")
 
     def __init__(self, flags: FlagSource, output_tokens: int, proposals: ProposalSource | None = None):
         self._flags, self._proposals = flags, proposals
@@ -35,6 +36,7 @@ class AcceptancePath:
         self._positions = self._depth = 0  # what the arrays cover so far
         self._runs: list[int] = []
         self._limits: list[int] = []
+        self._texts: tuple[Texts, int] | None = None
 
     def changed(self, change: Callable[[Flags, int, int], Flags]) -> AcceptancePath:
         """The same proposals with other flags: `change(flags, positions, depth)`."""
@@ -57,15 +59,19 @@ class AcceptancePath:
         """
         if self._proposals is not None:
             return None
+        if self._texts is not None and end == self._output_tokens:
+            texts, place = self._texts
+            starts = texts.round_starts(place, drafted)
+            if begin == FIRST_ROUND:
+                return starts
+            index = starts.searchsorted(begin)
+            if starts[index] == begin:
+                return starts[index:]
         flags = self._flags(end, drafted)
-        if flags.ndim == 1:
-            return begin + _rounds_along(flags[begin : end + drafted], end - begin, drafted)
-        following = (np.arange(1, end + 1) + _runs(flags)).tolist()
-        starts, position = [begin], begin
-        while position < end:
-            position = following[position]
-            starts.append(position)
-        return np.array(starts)
+        if flags.ndim == 2:
+            return _walked(flags, begin)
+        starts = _starts_along(flags[begin:], 0, drafted)
+        return begin + starts[: 1 + starts.searchsorted(end - begin)]
 
     def proposed(self, position: int, num_speculative_tokens: int) -> int:
         """How many drafts, at most γ, the drafter proposes after `position` emitted tokens; 0 where it finds none."""
@@ -98,21 +104,62 @@ def _runs(flags: Flags) -> Positions:
     return runs
 
 
-def _rounds_along(flags: Flags, tokens: int, drafted: int) -> Positions:
-    """As `round_starts` of a text of which draft and target agree on some tokens, whatever rounds they lie in.
+def _walked(flags: Flags, begin: int) -> Positions:
+    """The rounds from `begin` on where it matters how deep in a round a token lies, one after the other."""
+    following = (np.arange(1, len(flags) + 1) + _runs(flags)).tolist()
+    starts = [begin]
+    while starts[-1] < len(flags):
+        starts.append(following[starts[-1]])
+    return np.array(starts)
+
+
+def _starts_along(flags: Flags, begins: int | Positions, drafted: int) -> Positions:
+    """Where rounds start along texts of which draft and target agree on some tokens, whatever rounds they lie in.
 
     Behind a token on which they do not a round starts in any case, be it a draft that was rejected or a bonus token. From there
-    on each takes 1 + `drafted` tokens, up to the next such token.
+    on each takes 1 + `drafted` tokens, up to the next such token. begins: where texts begin, the first of several at 0.
     """
     starts = np.arange(len(flags) + 1, dtype=np.int32)
-    since_miss = np.zeros(len(flags) + 1, dtype=np.int32)
-    np.multiply(starts[1:], ~flags, out=since_miss[1:])
-    np.maximum.accumulate(since_miss, out=since_miss)
-    np.subtract(starts, since_miss, out=since_miss)
-    np.remainder(since_miss, 1 + drafted, out=since_miss)
-    (rounds,) = (since_miss == 0).nonzero()
-    found: Positions = rounds[: 1 + rounds.searchsorted(tokens)]
+    since = np.zeros(len(flags) + 1, dtype=np.int32)
+    np.multiply(starts[1:], ~flags, out=since[1:])
+    since[begins] = begins
+    np.maximum.accumulate(since, out=since)
+    np.subtract(starts, since, out=since)
+    np.remainder(since, 1 + drafted, out=since)
+    found: Positions = (since == 0).nonzero()[0]
     return found
+
+
+class Texts:
+    """The texts of several requests, whose rounds are found together once those of one are asked for."""
+
+    def __init__(self, paths: Iterable[AcceptancePath]):
+        self._paths = [path for path in paths if path._proposals is None]
+        self._starts: dict[int, list[Positions]] = {}  # by drafts of a round
+        for place, path in enumerate(self._paths):
+            path._texts = self, place
+
+    def round_starts(self, place: int, drafted: int) -> Positions:
+        """As `AcceptancePath.round_starts` of one of them, from the first round to the end."""
+        found = self._starts.get(drafted)
+        if found is None:
+            flags = [path._flags(path._output_tokens, drafted) for path in self._paths]
+            along = iter(_each_along([text[FIRST_ROUND:] for text in flags if text.ndim == 1], drafted))
+            found = [next(along) if text.ndim == 1 else _walked(text, FIRST_ROUND) for text in flags]
+            self._starts[drafted] = found
+        return found[place]
+
+
+def _each_along(texts: Sequence[Flags], drafted: int) -> list[Positions]:
+    """Round starts of each text from its first round on; its last `drafted` tokens lie past its end."""
+    if not texts:
+        return []
+    lengths = np.array([len(text) for text in texts])
+    ends = np.cumsum(lengths)
+    begins = ends - lengths
+    starts = _starts_along(np.concatenate(texts), begins, drafted)
+    first, last = starts.searchsorted(begins).tolist(), (1 + starts.searchsorted(ends - drafted)).tolist()
+    return [starts[i:j] - begin + FIRST_ROUND for i, j, begin in zip(first, last, begins.tolist(), strict=True)]
 
 
 def overlapping(row: npt.NDArray[Any], positions: int, depth: int) -> npt.NDArray[Any]:

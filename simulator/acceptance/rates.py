@@ -12,7 +12,7 @@ Five numbers go by the same few words. For drafts 1..γ of one round:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -224,42 +224,9 @@ def decayed(conditional_rates: Rates, num_speculative_tokens: int) -> Rates:
 def extended(conditional_rates: Rates, num_speculative_tokens: int) -> Rates:
     """Conditional rates 1..γ; past the measured ones, those whose τ is the mean of `held` and `decayed`.
 
-    The two rules err on opposite sides: held over, decayed under. See `extension_errors`.
+    The two rules err on opposite sides: held over, decayed under.
     """
     if num_speculative_tokens <= len(conditional_rates):
         return conditional_rates[:num_speculative_tokens]
     both = (held(conditional_rates, num_speculative_tokens), decayed(conditional_rates, num_speculative_tokens))
     return conditional_from_survival(sum(map(survival_from_conditional, both), np.zeros(num_speculative_tokens)) / 2)
-
-
-EXTENSION_RULES: Mapping[str, Callable[[Rates, int], Rates]] = {
-    "last conditional rate held": held,
-    "conditional rates decay geometrically": decayed,
-    "mean of both (used)": extended,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ExtensionError:
-    """How far τ is predicted off past the fitted γ, as shares of the measured τ."""
-
-    mean_absolute: float
-    p90_absolute: float
-    mean_signed: float
-    points: int
-
-
-def extension_errors(curves: Iterable[Mapping[int, float]], fitted_to: int = 3) -> dict[str, ExtensionError]:
-    """Error of each extension rule on measured τ curves, fitted at γ ≤ `fitted_to` and read above it."""
-    errors: dict[str, list[float]] = {rule: [] for rule in EXTENSION_RULES}
-    for curve in curves:
-        known = conditional_from_survival(survival_from_curve({count: curve[count] for count in curve if count <= fitted_to}))
-        for rule, extend in EXTENSION_RULES.items():
-            lengths = 1 + np.cumsum(survival_from_conditional(extend(known, max(curve))))
-            errors[rule] += [lengths[count - 1] / curve[count] - 1 for count in sorted(curve) if count > fitted_to]
-    return {rule: _summary(np.array(values)) for rule, values in errors.items() if values}
-
-
-def _summary(errors: Rates) -> ExtensionError:
-    size = np.abs(errors)
-    return ExtensionError(float(size.mean()), float(np.quantile(size, 0.9)), float(errors.mean()), len(errors))

@@ -177,7 +177,7 @@ def _quantized(quantization: Config) -> str | None:
     if quantization.get("load_in_4bit"):
         return "int4"
     if quantization.get("group_size") and quantization.get("quant_method") is None:  # MLX writes no method
-        return {4: "mlx4", 8: "mlx8"}.get(quantization.get("bits") or 0)
+        return {4: "mlx4", 6: "mlx6", 8: "mlx8"}.get(quantization.get("bits") or 0)
     if quantization.get("bits") == 8:
         return "int8"
     return _METHODS.get(str(quantization.get("quant_method")))

@@ -178,11 +178,6 @@ class ModelArchitecture(Spec):
         return self.shared_expert_intermediate_size or self.n_shared_experts * (self.moe_intermediate_size or 0)
 
     @property
-    def sliding_layers(self) -> int:
-        """Layers that read at most a window or chunk of cached tokens."""
-        return pattern(self).count("S")
-
-    @property
     def is_moe(self) -> bool:
         return self.num_experts is not None
 
@@ -283,15 +278,6 @@ class ModelArchitecture(Spec):
         groups = self.layer_groups(tensor_parallel_size)
         elements = sum(group.count * (group.kv_elements_per_token + group.index_elements_per_token) for group in groups)
         return elements * DTYPE_BYTES[dtype]
-
-    def kv_bytes_per_token_and_layer(self, dtype: str, tensor_parallel_size: int = 1) -> float:
-        """K and V of one token in one layer of grouped-query attention on one device.
-
-        >>> from simulator.architecture import find_model
-        >>> find_model("meta-llama/Llama-3.1-8B").kv_bytes_per_token_and_layer("bf16")
-        4096.0
-        """
-        return 2 * self.kv_heads_per_device(tensor_parallel_size) * self.head_dim * DTYPE_BYTES[dtype]
 
     def state_bytes(self, dtype: str, tensor_parallel_size: int = 1) -> float:
         """Bytes per sequence on one device whatever its length: recurrent states, windows beside a compressed cache."""

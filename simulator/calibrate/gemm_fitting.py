@@ -28,8 +28,8 @@ from simulator.number_format import FORMATS
 def fit_gemm(
     hardware: Hardware, dtype: str, cells: Cells[Gemm], launch_s: float | None = None, tiles: Sequence[int] = TILES
 ) -> Part[Gemm]:
-    """Chooses form, tile, waves of blocks or none, and whether one row stands apart, one after the other, by errors on shapes
-    left out; then factors by rows for what the form misses, where those help on shapes left out too."""
+    """Chooses form and tile, and whether one row stands apart, by errors on shapes left out; then factors by rows for what the
+    form misses, where those help on shapes left out too."""
     part: Part[Gemm] = Part(f"GEMM {dtype}")
     start_s = hardware.coefficients.gemm_overhead_s.value if launch_s is None else launch_s
     tried: dict[str, float | str] = {}
@@ -39,14 +39,20 @@ def fit_gemm(
         tried.update(chosen.tried)
         return next(form for form in forms if form.name == chosen.candidate.name)
 
-    first, *others = sorted(tiles, key=lambda rows: (rows != 64, rows))
+    ordered = sorted(tiles, key=lambda rows: (rows != 64, rows))
+    units, depths = hardware.profile.compute_units, len({cell.inputs.k for cell in cells.fit})
     try:
         try:
-            plain = best(gemm_forms(hardware.profile.compute_units))
+            if units > 1:
+                # Together, since what a last wave leaves empty depends on the tile.
+                tiled = best([form.with_tile(rows) for form in gemm_forms(units, depths) for rows in ordered])
+                tiled = best([tiled, *tiled.richer(depths)])
+            else:
+                plain = best(gemm_forms(units, depths))
+                tiled = best([plain.with_tile(rows) for rows in ordered])
         except FitError as refusal:
             tried["rich forms"] = str(refusal)
-            plain = best(poorer_forms(start_s))
-        tiled = best([plain.with_tile(rows) for rows in (first, *others)])
+            tiled = best([best(poorer_forms(start_s)).with_tile(rows) for rows in ordered])
         # Without its neighbours one row would stand for all small row counts.
         beside = any(2 <= cell.inputs.m <= 4 for cell in cells.fit)
         form = best([tiled, tiled.with_one_row_apart()]) if beside else tiled

@@ -104,8 +104,12 @@ BANDWIDTH = Parameter("memory_bandwidth_fraction", 0.75, 0.2, 0.99)
 FLOPS = Parameter("flops_fraction", 0.6, 0.02, 1.0)
 SMOOTHNESS = Parameter("gemm_smoothness", 2.5, 1.0, 8.0)
 WAVE_POWER = Parameter("gemm_wave_power", 0.3, 0.0, 1.0)
+WALK_ALONG_K = (Parameter("gemm_walk_s_per_k", 1e-9, 0.0, 1e-7), Parameter("gemm_walk_longest_s", 5e-6, 0.0, 1e-4))
 ONE_ROW_LEVEL = Parameter(ONE_ROW, 0.9, 0.2, 2.0)
 NO_WAVES = {WAVE_POWER.name: 0.0}
+NO_WALK = {WALK_ALONG_K[0].name: 0.0}
+# Values of k from which on a walk along it can be told from what starting takes.
+_DEPTHS_OF_A_WALK = 3
 
 
 @dataclass(frozen=True)
@@ -116,12 +120,26 @@ class GemmForm:
     fixed: Mapping[str, float]
     free: tuple[Parameter, ...]
 
+    def richer(self, depths: int) -> tuple[GemmForm, ...]:
+        """With the one of waves and walk that is still missing, where the other was found."""
+        waves, walks = WAVE_POWER in self.free, WALK_ALONG_K[0] in self.free
+        if waves == walks or depths < _DEPTHS_OF_A_WALK:
+            return ()
+        return (self.with_walk() if waves else self.with_waves(),)
+
     def with_tile(self, rows: int) -> GemmForm:
         return GemmForm(f"{self.name}, tiles of {rows} rows", {**self.fixed, "gemm_tile_rows": float(rows)}, self.free)
 
     def with_waves(self) -> GemmForm:
-        fixed = {name: value for name, value in self.fixed.items() if name not in NO_WAVES}
-        return GemmForm(f"{self.name}, waves", fixed, (*self.free, WAVE_POWER))
+        return self._freed("waves", WAVE_POWER)
+
+    def with_walk(self) -> GemmForm:
+        return self._freed("walk along k", *WALK_ALONG_K)
+
+    def _freed(self, what: str, *parameters: Parameter) -> GemmForm:
+        names = {each.name for each in parameters}
+        fixed = {name: value for name, value in self.fixed.items() if name not in names}
+        return GemmForm(f"{self.name}, {what}", fixed, (*self.free, *parameters))
 
     def with_one_row_apart(self) -> GemmForm:
         return GemmForm(f"{self.name}, one row apart", self.fixed, (*self.free, ONE_ROW_LEVEL))
@@ -130,10 +148,16 @@ class GemmForm:
         return Candidate(self.name, gemm_law(hardware, dtype, self.fixed), self.free)
 
 
-def gemm_forms(compute_units: int) -> tuple[GemmForm, ...]:
+def gemm_forms(compute_units: int, depths: int) -> tuple[GemmForm, ...]:
     """From simple to rich. On one unit bytes and arithmetic may add up, and no wave of blocks is partly empty; on many, some
-    blocks load while others compute, so that the longer hides the other (smooth maximum)."""
+    blocks load while others compute, so that the longer hides the other (smooth maximum).
+
+    depths: how many values of k there are; with too few to tell a walk along k the device's own stays.
+    """
     smooth = GemmForm("smooth maximum", NO_WAVES, (OVERHEAD, BANDWIDTH, FLOPS, SMOOTHNESS))
+    if compute_units > 1 and depths >= _DEPTHS_OF_A_WALK:
+        still = GemmForm(smooth.name, {**NO_WAVES, **NO_WALK}, smooth.free)
+        return still, still.with_waves(), still.with_walk()
     if compute_units > 1:
         return smooth, smooth.with_waves()
     return GemmForm("sum", {**NO_WAVES, "gemm_smoothness": 1.0}, (OVERHEAD, BANDWIDTH, FLOPS)), smooth

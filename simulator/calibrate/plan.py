@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from calibration.measurement import SHORTEST_SAMPLE_S, Cell, Kind, Split
+from calibration.measurement import SHORTEST_SAMPLE_S, Cell, Kind, Split, Value
 from simulator.calibrate.durations import Rates, building_seconds, call_seconds, setup_seconds
 from simulator.calibrate.models import Dimensions
 from simulator.calibrate.planned_cells import Target, cells
@@ -20,6 +21,10 @@ LEAST_ROUNDS = 2
 FIRST_RANK_SHARE = 0.6
 # First looks see a quieter machine and friendlier shapes than a run does.
 _CAUTION = 1.5
+_GOLDEN = (math.sqrt(5) - 1) / 2
+# Of a first round, what is done when its passes, and those of further models, begin: they take many times a kernel's time, and a
+# model has to be built first. The passes that decide have rounds of their own.
+_PASSES_AFTER, _OTHER_MODELS_AFTER = 0.25, 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +105,26 @@ def plan(target: Target, rates: Rates, minutes: float) -> Plan:
         if planned.rank <= 1 or cost_s <= min(room_s, longest_s):
             kept.append(planned)
             room_s -= cost_s
-    # What is short comes first, so that even a first round cut off leaves something to fit.
-    kept.sort(key=lambda planned: (planned.rank > 1, planned.cell.kind == "forward", planned.rank))
+    kept = _first_round(kept, next(iter(target.models)))
     setup_s = models_s + sum(planned.setup_s for planned in kept)
     return Plan(tuple(kept), minutes, round_seconds(kept, rates), setup_s, len(possible) - len(kept))
+
+
+def _first_round(kept: Sequence[Planned], main: str) -> list[Planned]:
+    """Kinds and splits side by side, each spread over its own cells, so that a first round cut off anywhere leaves some of
+    everything to fit and to judge; the essential cells before the others."""
+    alike: dict[tuple[bool, Kind, Split, Value], list[Planned]] = {}
+    for planned in kept:
+        cell = planned.cell
+        alike.setdefault((planned.rank > 1, cell.kind, cell.split, cell.inputs.get("model", "")), []).append(planned)
+    placed = []
+    for (later, _, _, model), group in alike.items():
+        # Multiples of the golden ratio's fraction fill an interval evenly at every length.
+        spread = sorted(range(len(group)), key=lambda index: index * _GOLDEN % 1.0)
+        after = _PASSES_AFTER if model == main else _OTHER_MODELS_AFTER if model else 0.0
+        for place, index in enumerate(spread):
+            placed.append((later, after + (1 - after) * (place + 0.5) / len(group), group[index]))
+    return [planned for _, _, planned in sorted(placed, key=lambda each: each[:2])]
 
 
 def round_seconds(planned: Sequence[Planned], rates: Rates) -> float:

@@ -21,7 +21,8 @@ _MOST_FREE_ROWS = 256
 _GOOD = (0.08, 0.06)
 _USABLE = (0.15, 0.10)
 _NOISY = 0.05
-_FEW = 10
+# Held-out passes: fewer make no good profile, and next to none no verdict at all.
+_FEW, _TOO_FEW = 10, 5
 
 Level = Literal["good", "usable", "do not trust"]
 
@@ -150,6 +151,8 @@ def verdict_on(report: FitReport) -> Verdict:
     found = (judged.median, max((row.errors.median for row in rows), default=1.0))
     level: Level = "good" if _within(found, _GOOD) else "usable" if _within(found, _USABLE) else "do not trust"
     noise = part.noise or 0.0
+    if judged.count < _TOO_FEW:
+        level = "do not trust"
     if level == "good" and (noise > _NOISY or judged.count < _FEW or not part.name.startswith("whole")):
         level = "usable"
     reasons = [f"{name}: median error {judged.median:.1%} on {judged.count} held-out cells, 90th percentile {judged.p90:.1%}"]
@@ -158,7 +161,7 @@ def verdict_on(report: FitReport) -> Verdict:
         reasons.append(f"ratio t(b(γ+1))/t(b), {what}: median error {row.errors.median:.1%}, worst {row.errors.worst:.1%}")
     if part.noise is not None:
         reasons.append(f"noise of the measurement itself: {part.noise:.1%}")
-    reasons += [f"{each.name}: {each.problem}" for each in report.parts if each.problem]
+    reasons += [f"{each.name}: {each.problem.partition('; ')[0]}" for each in report.parts if each.problem]
     return Verdict(level, tuple(reasons), tuple(_advice(report, part, judged, level)))
 
 

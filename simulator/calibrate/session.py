@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from calibration.measurement import MeasurementError, MeasurementFile, MeasurementWriter, Visit, read_measurements
+from simulator.calibrate.pace import measuring_s
 from simulator.calibrate.plan import samples_of
 from simulator.calibrate.survey import Session, load_average
 from simulator.calibrate.turns import Turns
@@ -32,10 +32,11 @@ def measure(session: Session, path: Path, resume: bool, progress: Progress, refu
     with writer:
         visitor = Visitor(session.device, sources)
         used_s = before.elapsed_s if before else 0.0
-        begun, budget_s = session.begun - used_s, session.minutes * 60
-        refused = _refused(before)
+        clock, refused = session.clock, _refused(before)
         turns = Turns(session.plan.cells, session.header.seed, before, refused)
-        while (at_s := time.monotonic() - begun) < budget_s and (turn := turns.next()) is not None:
+        while (at_s := used_s + (wall_s := clock.wall_s)) < measuring_s(
+            session.minutes, wall_s, clock.cpu_s, session.looking_cpu_s
+        ) and (turn := turns.next()) is not None:
             number, planned = turn
             if planned.cell.key in refused:
                 continue
@@ -45,7 +46,7 @@ def measure(session: Session, path: Path, resume: bool, progress: Progress, refu
                 refused.add(planned.cell.key)
                 refusal(visit)
             writer.append(visit)
-            turns.took(time.monotonic() - begun - at_s)
+            turns.took(clock.wall_s - wall_s)
         writer.finish()
     return read(path)
 

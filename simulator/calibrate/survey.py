@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from calibration.measurement import Header, MeasurementFile
 from simulator.calibrate.durations import Rates
 from simulator.calibrate.models import Dimensions, chosen_models
+from simulator.calibrate.pace import ProcessClock
 from simulator.calibrate.plan import Plan, plan
 from simulator.calibrate.planned_cells import Target
 from simulator.hardware import find_hardware
@@ -45,14 +45,15 @@ class Request:
 @dataclass(frozen=True)
 class Session:
     """A device looked at and a plan made for it. device: None in a dry run for one that is not here. folders: of local models.
-    begun: `time.monotonic()` when looking began, which the minutes count from."""
+    clock: since looking began, which the minutes count from. looking_cpu_s: what loading PyTorch and looking took."""
 
     minutes: float
     plan: Plan
     header: Header
     folders: Mapping[str, Path]
     device: Device | None = None
-    begun: float = 0.0
+    clock: ProcessClock = field(default_factory=ProcessClock)
+    looking_cpu_s: float = 0.0
 
 
 def prepare(request: Request, dry: bool = False) -> Session:
@@ -60,14 +61,15 @@ def prepare(request: Request, dry: bool = False) -> Session:
 
     dry: a device that is not here is planned for by the datasheet of `request.hardware`.
     """
-    begun = time.monotonic()
+    clock = ProcessClock()
     try:
         device = _device(request.device, request.threads)
     except SpecError:
         if not (dry and request.hardware):
             raise
         return _planned_from_datasheet(request)
-    return replace(_looked_at(request, device), begun=begun)
+    session = _looked_at(request, device)
+    return replace(session, clock=clock, looking_cpu_s=clock.cpu_s)
 
 
 def resumed(file: MeasurementFile, request: Request, given: Mapping[str, object]) -> Session:
@@ -86,7 +88,7 @@ def resumed(file: MeasurementFile, request: Request, given: Mapping[str, object]
             raise SpecError(
                 [Problem(flag, "", f"must be as in the file of measurements ({stored[name]}), or left out", repr(value))]
             )
-    begun = time.monotonic()
+    clock = ProcessClock()
     device = _device(header.device, header.threads)
     versions = _versions()
     for name, here, before in (
@@ -105,7 +107,8 @@ def resumed(file: MeasurementFile, request: Request, given: Mapping[str, object]
     again = plan(_target(header), _rates(header), header.minutes)
     if again.hash != header.plan:
         raise SpecError([Problem("--resume", "", "must go on with the version of this program that planned the measurements")])
-    return Session(float(request.minutes if "minutes" in given else file.minutes), again, header, folders, device, begun)
+    minutes = float(request.minutes if "minutes" in given else file.minutes)
+    return Session(minutes, again, header, folders, device, clock, clock.cpu_s)
 
 
 def _device(kind: str, threads: int) -> Device:

@@ -2,10 +2,11 @@
 
 What is fitted and what is held out is by design, the same for every device:
 
-    single GEMMs   n and k from 2048, weights of 60-450 MB (smaller ones sit in the cache). Held out: shapes whose (n + k)/512 is
-                   a multiple of 3, up to 512 rows. Fitted: the others at `FIT_ROWS`.
+    single GEMMs   n and k from 2048 and weights of 60-450 MB; smaller ones with n and k of `SIDES`, down to what the last cache
+                   keeps between two turns (`Source.cold_bytes`). Held out: shapes whose (n + k)/512 is a multiple of 3, up to 512
+                   rows. Fitted: the others at `FIT_ROWS`.
     layers         the four matrices of one decoder layer. Fitted: `LAYER_ROWS` on one device; held out: all other rows up to 512,
-                   and every row of the same layer split over 2, 4 and 8 devices.
+                   and every row of the same layer split over 2, 4 and 8 devices (`layer_fitting`).
     decode         cells whose KV cache is under 2 MB (their start) or beyond 1.2 of the last cache, since less would be read from
                    it, as no model does. Held out: every third pair of batch and length beyond the cache.
     serial walk    a prompt's chunk of 16-128 rows, alone or beside up to 128 decodes, over caches that the last cache holds. Held
@@ -23,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from calibration.fit import Errors, errors
+from calibration.fit import Errors, Observation, errors
 from calibration.kernel_tables import (
     Shapes,
     decode_attention_table,
@@ -37,14 +38,16 @@ from simulator.calibrate.attention_fitting import fit_walk, split_part
 from simulator.calibrate.cells import attention_cells, gemm_cells
 from simulator.calibrate.gemm_fitting import fit_gemm, gemm_seconds
 from simulator.calibrate.laws import Attention, Gemm
+from simulator.calibrate.layer_fitting import LAYER_ROWS, MOST_ROWS, fit_layers, judge_layers, leave_one_matrix_out
 from simulator.calibrate.parts import Cells, Part, RatioRow, ratio_row, rounded, settled
 from simulator.hardware import Hardware, find_hardware
 from simulator.number_format import FORMATS
 
 FIT_ROWS = (1, 2, 4, 8, 9, 16, 17, 32, 33, 48, 64, 65, 96, 128, 129, 160, 192, 256, 257, 512, 1024, 2048)
 # Off the powers of two: 5.3 % held-out error where 1, 8, 32 … 1024 gave 8.5 % (docs/model.md).
-LAYER_ROWS = (1, 16, 48, 96, 160, 256, 512, 2048)
-MOST_ROWS = 512
+# Of the small matrices, enough to tell what depends on n, k and size; large ones are fewer.
+SIDES = (512, 1024, 2048, 3072, 4096, 6144, 8192, 16384)
+LARGE_BYTES = 60e6
 LLAMA_3_8B: Shapes = {"qkv_proj": (6144, 4096), "o_proj": (4096, 4096), "gate_up_proj": (28672, 4096), "down_proj": (4096, 14336)}
 VIDUR_TABLE = "vidur_layer_ops_llama2_7b.csv"
 MIB = 2**20
@@ -54,7 +57,8 @@ Inputs = Mapping[str, Value]
 @dataclass(frozen=True)
 class Source:
     """The tables of one device. gemm: (file, type) of single GEMMs. operators: of one layer; vidur: the device's name in that
-    table. decode, mixed: attention. cache_bytes: the last cache. tiles: those tried."""
+    table. decode, mixed: attention. cache_bytes: the last cache. tiles: those tried. cold_bytes: weights from which on single
+    GEMMs stream from memory; the benchmark takes copies in turn, and only on the L40S do small ones beat the datasheet."""
 
     cache_bytes: int
     gemm: tuple[tuple[str, str], ...] = ()
@@ -63,14 +67,16 @@ class Source:
     decode: str = ""
     mixed: str = ""
     tiles: tuple[int, ...] = (64, 128)
+    cold_bytes: float = 0.0
 
 
-def _aic(device: str, cache: int, *dtypes: str, vidur: str = "") -> Source:
+def _aic(device: str, cache: int, *dtypes: str, vidur: str = "", cold_bytes: float = 0.0) -> Source:
     return Source(
         cache * MIB,
         tuple((f"gemm_aic_{device}_{dtype}.csv", dtype) for dtype in dtypes),
         vidur=vidur,
         decode=f"attn_generation_aic_{device}.csv",
+        cold_bytes=cold_bytes,
     )
 
 
@@ -80,10 +86,11 @@ def _serving(device: str, cache: int, decode: str = "") -> Source:
 
 
 SOURCES: Mapping[str, Source] = {
-    "a100_sxm_80gb": _aic("a100_sxm", 40, "bf16", vidur="a100"),
+    # Its layers, and large matrices alone, choose 128 rows; small ones would have 64 and a knee that no other kernel of it shows.
+    "a100_sxm_80gb": replace(_aic("a100_sxm", 40, "bf16", vidur="a100"), tiles=(128,)),
     "h100_sxm": _aic("h100_sxm", 50, "bf16", "fp8", vidur="h100"),
     "h200_sxm": _aic("h200_sxm", 50, "bf16"),
-    "l40s": _aic("l40s", 96, "bf16"),
+    "l40s": _aic("l40s", 96, "bf16", cold_bytes=20e6),
     "b200_sxm": _aic("b200_sxm", 126, "bf16"),
     "a40": Source(6 * MIB, vidur="a40"),
     "rtx_4090": _serving("RTX4090", 72),
@@ -109,18 +116,19 @@ def fit_tables(folder: Path, profile_id: str) -> TableFit:
     ratios: list[RatioRow] = []
     judged: list[tuple[str, Errors]] = []
     for file, dtype in source.gemm:
-        cells = gemm_cells(gemm_table(folder / file, dtype, gemm_rule(dtype)), dtype)
+        cells = gemm_cells(gemm_table(folder / file, dtype, gemm_rule(dtype, source.cold_bytes)), dtype)
         part = fit_gemm(hardware, dtype, cells, tiles=source.tiles)
         hardware = settled(hardware, part, "", dtype, dtype == hardware.wide_dtype)
         parts.append(part)
-        ratios += ratio_row(
-            f"GEMM {dtype}", Cells((), cells.held_out), gemm_seconds(hardware, dtype), lambda c: ((c.n, c.k), c.m)
-        )
+        for size, within in by_size(cells.held_out, dtype).items():
+            predict = gemm_seconds(hardware, dtype)
+            found = errors(predict([cell.inputs for cell in within]), [cell.measured for cell in within])
+            judged.append((f"GEMM {dtype}, {size}", found))
+            ratios += ratio_row(f"GEMM {dtype}, {size}", Cells((), within), predict, lambda c: ((c.n, c.k), c.m))
     layers = layer_measurements(folder, source)
     if layers:
         dtype = str(layers[0].inputs["dtype"])
-        part = fit_gemm(hardware, dtype, gemm_cells(layers, dtype), tiles=source.tiles)
-        fitted = settled(hardware, part, "", dtype, primary=True)
+        part, fitted = fit_layers(hardware, layers, dtype, source.tiles)
         if not source.gemm:
             parts.append(part)
             hardware = fitted
@@ -136,18 +144,29 @@ def fit_tables(folder: Path, profile_id: str) -> TableFit:
 # --------------------------------------------------------------------------------------------------------------- design
 
 
-def gemm_rule(dtype: str) -> Callable[[Inputs], Split | None]:
+def gemm_rule(dtype: str, cold_bytes: float = 0.0) -> Callable[[Inputs], Split | None]:
     """Which single GEMMs are fitted, held out, or left alone."""
 
     def rule(inputs: Inputs) -> Split | None:
         m, n, k = (int(inputs[name]) for name in "mnk")
-        if min(n, k) < 2048 or not 60e6 <= n * k * FORMATS[dtype].bytes <= 450e6:
+        size = n * k * FORMATS[dtype].bytes
+        large = min(n, k) >= 2048 and LARGE_BYTES <= size <= 450e6
+        if not large and not (n in SIDES and k in SIDES and cold_bytes <= size < LARGE_BYTES):
             return None
         if (n + k) // 512 % 3 == 0:
             return "held_out" if m <= MOST_ROWS else None
         return "fit" if m in FIT_ROWS else None
 
     return rule
+
+
+def by_size(held_out: Sequence[Observation[Gemm]], dtype: str) -> dict[str, list[Observation[Gemm]]]:
+    """Held-out matrices, large and small apart; without a class that has none."""
+    classes: dict[str, list[Observation[Gemm]]] = {}
+    for cell in sorted(held_out, key=lambda cell: -cell.inputs.n * cell.inputs.k):
+        small = cell.inputs.n * cell.inputs.k * FORMATS[dtype].bytes < LARGE_BYTES
+        classes.setdefault("under 60 MB" if small else "60 MB and more", []).append(cell)
+    return classes
 
 
 def layer_rule(inputs: Inputs) -> Split | None:
@@ -216,56 +235,6 @@ def attention_tables(folder: Path, source: Source) -> dict[str, Cells[Attention]
 def _walks_within_cache(inputs: Inputs, cache_bytes: int) -> bool:
     chunk, before, batch, tokens = (int(inputs[name]) for name in ("chunk", "before", "batch", "context"))
     return 16 <= chunk <= 128 and batch <= 128 and 4096 * (before + chunk + batch * tokens) <= cache_bytes
-
-
-# -------------------------------------------------------------------------------------------------------------- judging
-
-
-def judge_layers(layers: Sequence[Measurement], hardware: Hardware, dtype: str, name: str) -> list[tuple[str, Errors]]:
-    """Errors of whole layers' sums on rows and splits that were not fitted, and of t(b(γ+1))/t(b)."""
-    by_place: dict[tuple[int, int], list[Measurement]] = {}
-    for each in layers:
-        if int(each.inputs["m"]) <= MOST_ROWS:
-            by_place.setdefault((int(each.inputs.get("tp", 1)), int(each.inputs["m"])), []).append(each)
-    predict = gemm_seconds(hardware, dtype)
-    measured = {place: sum(each.median_s for each in found) for place, found in by_place.items()}
-    modelled = {
-        place: sum(predict([Gemm(*(int(each.inputs[key]) for key in "mnk")) for each in found]))
-        for place, found in by_place.items()
-    }  # fmt: skip
-    judged = []
-    for devices in sorted({place[0] for place in measured}):
-        what = f"{name}, {devices} device{'s' if devices > 1 else ''}"
-        rows = [m for tp, m in sorted(measured) if tp == devices and (devices > 1 or m not in LAYER_ROWS)]
-        judged.append((what, errors([modelled[devices, m] for m in rows], [measured[devices, m] for m in rows])))
-        every = [m for tp, m in sorted(measured) if tp == devices]
-        pairs = [
-            ((devices, m * times), (devices, m))
-            for m in every
-            for times in range(2, 10)
-            # At least one of the two was not fitted.
-            if m <= 64 and m * times in every and (m in rows or m * times in rows)
-        ]
-        wide, found = ([table[a] / table[b] for a, b in pairs] for table in (modelled, measured))
-        judged.append((f"{what}, ratio", errors(wide, found)))
-    return judged
-
-
-def leave_one_matrix_out(
-    layers: Sequence[Measurement], hardware: Hardware, dtype: str, tiles: Sequence[int]
-) -> list[tuple[str, Errors]]:
-    """Transfer across kinds of layers: each matrix predicted, up to 512 rows, by a fit to the other three."""
-    one_device = [each for each in layers if int(each.inputs.get("tp", 1)) == 1]
-    predicted: list[float] = []
-    measured: list[float] = []
-    for layer in sorted({str(each.inputs["layer"]) for each in one_device}):
-        others = gemm_cells([each for each in one_device if each.inputs["layer"] != layer], dtype)
-        part = fit_gemm(hardware, dtype, others, tiles=tiles)
-        fitted = settled(hardware, part, "", dtype)
-        left = [each for each in one_device if each.inputs["layer"] == layer and int(each.inputs["m"]) <= MOST_ROWS]
-        predicted += gemm_seconds(fitted, dtype)([Gemm(*(int(each.inputs[key]) for key in "mnk")) for each in left])
-        measured += [each.median_s for each in left]
-    return [("matrices left out", errors(predicted, measured))]
 
 
 def fit_lines(found: TableFit) -> list[str]:

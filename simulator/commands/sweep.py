@@ -155,7 +155,7 @@ def _plain(name: str) -> Cell:
 
 def _number(name: str, scale: float = 1.0) -> Cell:
     def shown(row: dict[str, Any]) -> str:
-        from simulator.plots.words import significant
+        from simulator.printed_numbers import significant
 
         value = row.get(name)
         return NOTHING if value is None else significant(scale * value) if isinstance(value, float) else str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,16 +23,26 @@ from simulator.console import (
 )
 from simulator.spec import Problem, SpecError
 
+if TYPE_CHECKING:
+    from simulator.questions.accuracy import Scored
+    from simulator.reports.accuracy import Table
+
 
 def validate(
     published: Annotated[bool, typer.Option("--published", help="Against the shipped table of published runs.")] = False,
+    unseen: Annotated[
+        bool,
+        typer.Option("--unseen", help="Against runs that nobody had seen while the model was built: first score and today's."),
+    ] = False,
     local: Annotated[bool, typer.Option("--local", help="Against real decoding on this machine (extra: calibrate).")] = False,
     leave_one_family_out: Annotated[
         bool, typer.Option("--leave-one-family-out", help="With constants refitted without each run's family (minutes).")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="published: CSV for the predictions, as of predict --table. local: folder for page and figure."),
+        typer.Option(
+            help="published, unseen: CSV for the predictions, as of predict --table. local: folder for page and figure."
+        ),
     ] = None,
     diff: Annotated[Path | None, typer.Option(help="An older such file: which runs moved, and whether for the better.")] = None,
     page: Annotated[Path | None, typer.Option(help="Markdown page whose computed part is written anew (minutes).")] = None,
@@ -51,19 +61,34 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Predicted against measured: errors by family or term, signs, noise, and what a change moved."""
-    if published == local:
-        raise SpecError([Problem("--published, --local", "", "exactly one must be given: it names what to compare with")])
-    theirs = {"--leave-one-family-out": leave_one_family_out, "--diff": diff, "--page": page, "--refit": refit}
+    kinds = {"published": published, "unseen": unseen, "local": local}
+    if sum(kinds.values()) != 1:
+        flags = ", ".join(f"--{name}" for name in kinds)
+        raise SpecError([Problem(flags, "", "exactly one must be given: it names what to compare with")])
     chosen = {"minutes": minutes, "max_new_tokens": max_new_tokens, "prompts_per_kind": prompts_per_kind}
     given = {name: value for name, value in chosen.items() if value is not None}
-    ours = {"--pairs": pairs, **{"--" + name.replace("_", "-"): True for name in given}}
-    for flag, value in (theirs if local else ours).items():
-        if value:
-            raise SpecError([Problem(flag, "", f"goes with --{'published' if local else 'local'} only")])
+    _refuse_idle(
+        next(name for name, is_it in kinds.items() if is_it),
+        {
+            ("published",): {"--leave-one-family-out": leave_one_family_out, "--refit": refit},
+            ("published", "unseen"): {"--diff": diff, "--page": page},
+            ("local",): {"--pairs": pairs, **{"--" + name.replace("_", "-"): True for name in given}},
+        },
+    )
     if local:
         _validate_locally(pairs or [], given, out, as_json)
+    elif unseen:
+        _validate_unseen(out, diff, page, as_json)
     else:
         _validate_published(leave_one_family_out, out, diff, page, refit, as_json)
+
+
+def _refuse_idle(kind: str, flags: dict[tuple[str, ...], dict[str, object]]) -> None:
+    """Raises `SpecError` for a flag that says nothing about this kind of comparison."""
+    for kinds, values in flags.items():
+        for flag, value in values.items():
+            if value and kind not in kinds:
+                raise SpecError([Problem(flag, "", f"goes with {' or '.join(f'--{each}' for each in kinds)} only")])
 
 
 def _validate_published(
@@ -83,14 +108,36 @@ def _validate_published(
             scored = validation.write_page(page, progress)
         else:
             scored = accuracy.left_out(progress) if leave_one_family_out else accuracy.as_shipped()
+    parts = [*tables.accuracy_tables(scored, None)] if old is None else [tables.moved_table(accuracy.moved(scored, old))]
+    _tell(scored, [tables.accuracy_sentence(scored)], parts, out, as_json)
+
+
+def _validate_unseen(out: Path | None, diff: Path | None, page: Path | None, as_json: bool) -> None:
+    from simulator.questions import accuracy, unseen_runs
+    from simulator.reports import accuracy as tables
+    from simulator.reports import unseen_runs as views
+    from simulator.validate import published as validation
+
+    old = None if diff is None else accuracy.read_speedups(diff)
+    first, now = unseen_runs.first_scored(), unseen_runs.scored_now()
+    if page is not None:
+        validation.write_unseen(page)
+    parts = [*views.unseen_tables(first, now)] if old is None else [tables.moved_table(accuracy.moved(now, old))]
+    _tell(now, views.unseen_sentences(first, now), parts, out, as_json)
+
+
+def _tell(scored: Sequence[Scored], sentences: Sequence[str], parts: Sequence[Table], out: Path | None, as_json: bool) -> None:
+    """Predictions to a file where one is named, the rest to the console or as JSON."""
+    from simulator.validate import published as validation
+
     if out is not None:
         write_output(out, validation.table(scored))
-    parts = [*tables.accuracy_tables(scored, None)] if old is None else [tables.moved_table(accuracy.moved(scored, old))]
     if as_json:
-        print_json({"schema_version": 1, "summary": tables.accuracy_sentence(scored), "tables": [table_json(*p) for p in parts]})
+        print_json({"schema_version": 1, "summary": " ".join(sentences), "tables": [table_json(*part) for part in parts]})
         return
     console = console_of_stdout()
-    print_sentence(console, tables.accuracy_sentence(scored), "bold")
+    for sentence in sentences:
+        print_sentence(console, sentence, "bold")
     console.print()
     print_titled_tables(console, parts)
 

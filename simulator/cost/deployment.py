@@ -10,8 +10,8 @@ from simulator.architecture import ModelArchitecture
 from simulator.cost.drafting import CACHED_METHODS, Drafter
 from simulator.cost.forward import ForwardCost
 from simulator.cost.parallelism import ONE_GROUP, Parallelism
+from simulator.cost.pricer import StepPricer
 from simulator.cost.remote_draft import RemoteDraft
-from simulator.cost.round import StepPricer
 from simulator.draft_tree import Tree
 from simulator.hardware import Hardware
 from simulator.number_format import FORMATS

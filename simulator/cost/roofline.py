@@ -1,9 +1,11 @@
 """One operation: seconds from bytes and FLOPs, by a smooth maximum of the two.
 
-    t = t0 + [ (bytes/BW)^p + (w·flops(⌈m⌉_T)/F)^p ]^(1/p)
+    t = t0 + { [ (bytes/BW)^p + (w·flops(⌈m⌉_T)/F)^p ]^(2/p) + min(c·k, c_max)² }^(1/2)
 
 On measured decoder layers this form errs by 3-6 % where the plain roofline max() errs by 6-12 % (docs/model.md). w stretches
-arithmetic by a last wave of blocks that fills only part of the device.
+arithmetic by a last wave of blocks that fills only part of the device. c·k is one block's walk along the inner dimension, which
+no bandwidth shortens: matrices of 2 to 20 MB, those of drafts and of split layers, take up to twice what streaming them would
+(docs/model.md).
 
 Cached tokens, and the seconds that follow from them, may be numbers of a tape (`tape`), although declared `float`: a span of
 rounds is then priced at once, by the same formulas.
@@ -84,8 +86,12 @@ def gemms(
         compute_s = 2.0 * padded * n * k / flops_per_s
         if rates.wave_power > 0:
             compute_s *= wave_stretch(rows, n, tile, hardware.profile.compute_units) ** rates.wave_power
-        seconds = count * (overhead_s + factor * smooth_maximum(memory_s, compute_s, smoothness))
-        bound = _bound(overhead_s, memory_s, compute_s)
+        busy_s, block_s = smooth_maximum(memory_s, compute_s, smoothness), 0.0
+        if rates.walk_s_per_k > 0:
+            block_s = min(rates.walk_s_per_k * k, rates.walk_longest_s)
+            busy_s = math.sqrt(busy_s * busy_s + block_s * block_s)
+        seconds = count * (overhead_s + factor * busy_s)
+        bound = _bound(overhead_s + block_s, memory_s, compute_s)
         total_s += seconds
         by_bound[bound] = by_bound.get(bound, 0.0) + seconds
     return Operation(total_s, max(by_bound, key=lambda bound: by_bound[bound], default="memory"))

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from simulator.cost.deployment import Deployment
 from simulator.cost.drafting import overhead_name
+from simulator.cost.pricer import StepPricer
 from simulator.cost.remote_draft import RemoteDraft
-from simulator.cost.round import StepPricer
 from simulator.hardware import Hardware, Quantity
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import MODELLESS_METHODS

@@ -18,7 +18,9 @@ class Coefficients(Spec):
     rows are rounded for arithmetic. *_by_type: the same for GEMMs that compute in one type (fp8 kernels differ from the 16-bit
     ones that the plain coefficients speak of). attention_tile_rows: to which query rows × heads of one KV head are rounded for
     arithmetic. attention_wave_s: time of one wave of sequence × KV-head blocks over the compute units. gemm_wave_power: how
-    much of a last, partly empty wave of a GEMM's blocks is waited for (0: none, 1: all of it). walk_*: the kernel
+    much of a last, partly empty wave of a GEMM's blocks is waited for (0: none, 1: all of it). gemm_walk_s_per_k: what one block
+    of a GEMM takes for each element of its inner dimension, however small the matrix; gemm_walk_longest_s: the most it takes,
+    since longer walks are split over blocks. walk_*: the kernel
     without split-KV: its overhead, and one block's serial walk over the KV cache (seconds per cached token at head
     dimension 128, what each query row adds to that, and fixed); walk_copy_*: where that kernel is given copies of the cache, one
     for every query head (PyTorch with a mask), seconds per copied byte beyond those that the caches hold.
@@ -37,6 +39,8 @@ class Coefficients(Spec):
     gemm_smoothness: Quantity
     gemm_tile_rows: Quantity
     gemm_wave_power: Quantity
+    gemm_walk_s_per_k: Quantity
+    gemm_walk_longest_s: Quantity
     attention_overhead_s: Quantity
     attention_bandwidth_fraction: Quantity
     attention_flops_fraction: Quantity
@@ -61,6 +65,8 @@ class Coefficients(Spec):
     gemm_smoothness_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_tile_rows_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_wave_power_by_type: dict[str, Quantity] = Field(default_factory=dict)
+    gemm_walk_s_per_k_by_type: dict[str, Quantity] = Field(default_factory=dict)
+    gemm_walk_longest_s_by_type: dict[str, Quantity] = Field(default_factory=dict)
     sampling_bandwidth_fraction: Quantity | None = None
 
 
@@ -77,4 +83,6 @@ class GemmRates(NamedTuple):
     smoothness: float
     tile_rows: float
     wave_power: float
+    walk_s_per_k: float
+    walk_longest_s: float
     row_factors: RowFactors | None

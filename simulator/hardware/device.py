@@ -68,6 +68,8 @@ class Hardware:
             c.gemm_smoothness_by_type.get(dtype, c.gemm_smoothness).value,
             c.gemm_tile_rows_by_type.get(dtype, c.gemm_tile_rows).value,
             c.gemm_wave_power_by_type.get(dtype, c.gemm_wave_power).value,
+            c.gemm_walk_s_per_k_by_type.get(dtype, c.gemm_walk_s_per_k).value,
+            c.gemm_walk_longest_s_by_type.get(dtype, c.gemm_walk_longest_s).value,
             self.profile.gemm_row_factors.get(dtype),
         )
 

@@ -26,6 +26,8 @@ class HardwareOverride(Spec):
     gemm_smoothness: Annotated[float, Field(ge=1, le=16)] | None = None
     gemm_tile_rows: Annotated[float, Field(ge=1, le=512)] | None = None
     gemm_wave_power: Annotated[float, Field(ge=0, le=1)] | None = None
+    gemm_walk_s_per_k: Annotated[float, Field(ge=0, le=1)] | None = None
+    gemm_walk_longest_s: Annotated[float, Field(ge=0, le=10)] | None = None
     attention_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     attention_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     attention_flops_fraction: Annotated[float, Field(gt=0, le=1)] | None = None

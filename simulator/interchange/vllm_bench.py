@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.interchange.observed import Collector, ObservedRun, Reading, RequestArrays, counters, json_objects
+from simulator.printed_numbers import significant
 from simulator.spec import Problem, SpecError
 
 FORMAT = "vllm-bench"
@@ -136,21 +137,21 @@ def _contradictions(found: Collector) -> Iterator[str]:
     tokens, seconds, per_s = (values.get(name) for name in ("output_tokens_total", "duration_s", "output_tokens_per_s"))
     if tokens and seconds and per_s and abs(per_s * seconds / tokens - 1) > TOLERANCE:
         yield (
-            f"output_throughput is {per_s:,.4g} tokens/s and total_output_tokens / duration {tokens / seconds:,.4g}: they are "
-            "not of one run"
+            f"output_throughput is {significant(per_s, 4)} tokens/s and total_output_tokens / duration "
+            f"{significant(tokens / seconds, 4)}: they are not of one run"
         )
     running, most = values.get("concurrency_mean"), values.get("max_concurrency")
     if not running or not most:
         return
     if running > (1 + TOLERANCE) * most:
         yield (
-            f"latencies and request rate need {running:.3g} requests at once (Little's law) and max_concurrency is {most:.0f}: "
-            "they are not of one run"
+            f"latencies and request rate need {significant(running)} requests at once (Little's law) and max_concurrency is "
+            f"{most:.0f}: they are not of one run"
         )
     elif "request_rate_per_s" not in values and values.get("completed", 0) >= MANY_TURNS * most and running < IDLE * most:
         yield (
-            f"requests were sent as fast as {most:.0f} at once allow, and {running:.3g} were served at once on average: the "
-            "client held back or the duration holds idle time, so that the load of the run is not what it says"
+            f"requests were sent as fast as {most:.0f} at once allow, and {significant(running)} were served at once on average: "
+            "the client held back or the duration holds idle time, so that the load of the run is not what it says"
         )
 
 

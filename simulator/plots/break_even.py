@@ -22,7 +22,8 @@ from simulator.plots.style import (
     spread,
     styled,
 )
-from simulator.plots.words import speculation_name, times
+from simulator.plots.words import speculation_name
+from simulator.printed_numbers import times
 from simulator.questions.break_even import BestGamma, BreakEven, BreakEvenPoint
 from simulator.questions.schedule import ScheduleAnswer
 

@@ -11,7 +11,8 @@ from simulator.acceptance import band_for
 from simulator.draft_tree import Tree
 from simulator.plots.break_even import grey_beyond_memory
 from simulator.plots.style import caption, new_figure, note, ordered_colours, plain_numbers, spread, styled
-from simulator.plots.words import significant, speculation_name
+from simulator.plots.words import speculation_name
+from simulator.printed_numbers import significant
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
 
 if TYPE_CHECKING:

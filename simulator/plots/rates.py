@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from simulator.cost.uncertainty import Estimate
 from simulator.plots.colour import INK
 from simulator.plots.style import ACCEPTANCE, PLAIN, SPECULATION, caption, new_figure, note, plain_numbers, styled
-from simulator.plots.words import drafting_name, significant
+from simulator.plots.words import drafting_name
+from simulator.printed_numbers import significant
 from simulator.questions.capacity import CapacityAnswer
 from simulator.questions.load_curve import LoadCurve
 from simulator.questions.sustained import LoadPoint

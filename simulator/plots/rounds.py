@@ -25,7 +25,8 @@ from simulator.plots.style import (
     note,
     styled,
 )
-from simulator.plots.words import interval, is_known, milliseconds, significant, times
+from simulator.plots.words import interval, is_known
+from simulator.printed_numbers import milliseconds, significant, times
 from simulator.questions.explanation import Explanation
 from simulator.simulation import Comparison, SimulationResult
 

@@ -14,7 +14,7 @@ from simulator.plots.style import (
     note,
     styled,
 )
-from simulator.plots.words import significant, times
+from simulator.printed_numbers import significant, times
 from simulator.questions.sensitivity import Change, Lever, Sensitivity
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.plots.style import PLAIN, SPECULATION, caption, new_figure, note, plain_numbers, styled
-from simulator.plots.words import drafting_name, milliseconds, significant
+from simulator.plots.words import drafting_name
+from simulator.printed_numbers import milliseconds, significant
 from simulator.serving.metrics import Value, window_of
 from simulator.simulation import Comparison, SimulationResult, Variant
 

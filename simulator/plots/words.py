@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,37 +10,11 @@ from simulator.acceptance import band_for
 from simulator.cost.uncertainty import Estimate, links
 from simulator.draft_tree import Tree
 from simulator.hardware import INTER_NODE, Quantity
+from simulator.printed_numbers import significant
 from simulator.scenario import Scenario
 
 # An interval this much wider than its value says only that there were too few requests.
 UNKNOWN_SPREAD = 1e3
-
-
-def significant(value: float, digits: int = 3) -> str:
-    """`digits` significant digits without exponent, thousands apart.
-
-    >>> [significant(value) for value in (1.6, 9.999, 0.01234, 27298, 0)]
-    ['1.60', '10.0', '0.0123', '27,300', '0']
-    """
-    if value == 0:
-        return "0"
-    rounded = float(f"{value:.{digits - 1}e}")
-    decimals = max(digits - 1 - math.floor(math.log10(abs(rounded))), 0)
-    return f"{rounded:,.{decimals}f}"
-
-
-def times(value: float) -> str:
-    """A factor, ``1.62×``."""
-    return f"{significant(value)}×"
-
-
-def milliseconds(seconds: float) -> str:
-    """Seconds as milliseconds with their unit.
-
-    >>> milliseconds(0.0123)
-    '12.3 ms'
-    """
-    return f"{significant(1e3 * seconds)} ms"
 
 
 def is_known(estimate: Estimate) -> bool:

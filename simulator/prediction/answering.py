@@ -15,6 +15,7 @@ from simulator.prediction.question import MEMORY_UTILIZATION, Question
 from simulator.prediction.resolving import resolve
 from simulator.prediction.speedup import measured_plain_step_s, speedup_interval
 from simulator.prediction.unsupported import UnsupportedError
+from simulator.printed_numbers import significant
 from simulator.spec import Document, SpecError, check
 
 # A measured plain step so many times longer or shorter than the modelled one is doubted, or refused.
@@ -100,7 +101,11 @@ def _surprising(ratio: float, point: OperatingPoint, document: Document) -> tupl
     """What to say of a measured plain step so many times as long as the modelled one. Raises `SpecError` beyond a hundred
     times."""
     key = "plain_step_s" if point.plain_step_s is not None else "plain_tokens_per_s"
-    size = f"{ratio:.3g} times the modelled plain step" if ratio > 1 else f"only {ratio:.2g} of the modelled plain step"
+    size = (
+        f"{significant(ratio)} times the modelled plain step"
+        if ratio > 1
+        else f"only {significant(ratio, 2)} of the modelled plain step"
+    )
     if not 1 / INCREDIBLE < ratio < INCREDIBLE:
         unit = "seconds of one step of the whole batch" if key == "plain_step_s" else "tokens of the whole batch per second"
         raise SpecError([document.problem((key,), f"must be {unit}: this is {size}", getattr(point, key))])

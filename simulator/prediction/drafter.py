@@ -10,6 +10,7 @@ from simulator.architecture import ModelArchitecture, config_path, find_model, s
 from simulator.hardware import Hardware
 from simulator.prediction.point import FLAGS, OperatingPoint, is_table
 from simulator.prediction.unsupported import UnsupportedError
+from simulator.printed_numbers import significant
 from simulator.spec import Document, SpecError, shown
 from simulator.speculation import (
     HEAD_FAMILIES,
@@ -137,6 +138,8 @@ def _stand_in(text: str, target: ModelArchitecture, document: Document) -> Model
     parameters = _parameters(text, document)
     shape = stand_in_draft(parameters, target)
     if parameters < shape.parameter_count / 2:
-        must = f"must be at least {shape.parameter_count / 2e6:.3g}M: a decoder needs a vocabulary of {target.vocab_size:,}"
+        must = (
+            f"must be at least {significant(shape.parameter_count / 2e6)}M: a decoder needs a vocabulary of {target.vocab_size:,}"
+        )
         raise SpecError([document.problem(("draft_params",), must, text)])
     return shape

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from simulator.cost.deployment import Deployment
-from simulator.cost.round import StepPricer
+from simulator.cost.pricer import StepPricer
 from simulator.prediction.point import OperatingPoint
 from simulator.prediction.question import Question
 

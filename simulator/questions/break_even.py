@@ -17,7 +17,7 @@ from simulator.questions.policy_choice import PolicyChoice, PolicyChooser
 from simulator.scenario import Scenario
 from simulator.simulation import TIE, batching_rules
 from simulator.spec import SpecError
-from simulator.workload import mean_context_tokens, requests_of
+from simulator.workload import mean_context_tokens
 
 GAMMAS = tuple(range(1, 9))
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -140,7 +140,7 @@ def _chosen(scenario: Scenario, batches: Sequence[int], contexts: Sequence[int])
 
 def own_context(scenario: Scenario) -> int:
     """Mean tokens in the KV cache per decoding sequence, to two digits: each token of the workload sees its own context."""
-    requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
+    requests = scenario.requests()
     limit = scenario.limits.max_model_len
     served = [r for r in requests if r.prompt_tokens + r.output_tokens <= limit] or requests
     mean = mean_context_tokens(served)

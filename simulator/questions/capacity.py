@@ -16,7 +16,7 @@ from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
 from simulator.draft_policy import PolicySpec
 from simulator.draft_tree import Tree
 from simulator.planning import Copy, Fleet, PlanningSpec
-from simulator.questions.mean_load import MeanLoad, MeanModel
+from simulator.questions.mean_load import MeanLoad, mean_load
 from simulator.questions.sustained import RateSearch, Sustained, unit_stream
 from simulator.scenario import Scenario
 from simulator.simulation import Progress, Server, Verdict, saturation_of, speculative_servers, verdict_of
@@ -117,7 +117,7 @@ def capacity(
     planning = planning or scenario.file.planning
     _check(scenario, planning)
     streams = _streams(scenario, repetitions)
-    own = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
+    own = scenario.requests()
     own_rate = (len(own) - 1) / (own[-1].arrival_s - own[0].arrival_s)
     warnings = [*scenario.remarks, *_too_few(own)]
     variants = [(PLAIN, Server.of(scenario)), *speculative_servers(scenario, warnings)]
@@ -142,13 +142,12 @@ def capacity(
 
 def _check(scenario: Scenario, planning: PlanningSpec) -> None:
     document, workload = scenario.document, scenario.file.workload
-    scenario.require_one_kind("capacity")
     if workload.arrivals.process == "closed_loop":
         must = "must be an open loop: users who wait for their answers set the rate themselves"
         raise SpecError([document.problem(("workload", "arrivals", "process"), must, "closed_loop")])
     if planning.good_share is not None and scenario.file.service_level is None:
         raise SpecError([document.problem(("service_level",), "must be given beside planning.good_share: it says what is good")])
-    own = requests_of(workload, scenario.file.seed, scenario.source)
+    own = scenario.requests()
     if own[-1].arrival_s <= own[0].arrival_s:
         raise SpecError([document.problem(("workload", "arrivals"), "must spread over time: all requests arrive at once")])
 
@@ -169,15 +168,12 @@ def _streams(scenario: Scenario, repetitions: int) -> list[tuple[Request, ...]]:
 
 
 def _by_means(server: Server, requests: Sequence[Request]) -> MeanLoad | None:
-    refusals = [server.rules.refusal(r.prompt_tokens, r.output_tokens) for r in requests]
+    refusals = [server.refusal(request) for request in requests]
     served = [request for request, reason in zip(requests, refusals, strict=True) if not reason]
     if not served:
         why = ", ".join(f"{number} {reason}" for reason, number in Counter(refusals).items())
         raise SpecError([server.scenario.document.problem(("workload",), f"must hold requests that can be served: {why}")])
-    model = MeanModel(
-        server.pricer, server.rules, served, server.drafts, server.mean_acceptance_length, server.deployment.independent_replicas
-    )
-    return model.within(server.scenario.file.service_level)
+    return mean_load(server, served)
 
 
 def _finalists(analytic: Sequence[MeanLoad | None], servers: Sequence[Server], finalists: int) -> set[int]:
@@ -243,9 +239,8 @@ def _gain(server: Server, sustained: Sustained, plain: Estimate) -> Estimate:
 
 
 def _devices(server: Server) -> int:
-    """Devices of one copy of the deployment, a draft's own included."""
-    remote = server.deployment.remote_draft
-    return server.deployment.devices + (remote.tensor_parallel_size if remote is not None else 0)
+    """Devices of one copy of the deployment: those of a draft, of further replicas and of prompts alone included."""
+    return sum(count for _, count in server.scenario.hardware_counts(server.deployment))
 
 
 def _with_fleet(
@@ -260,9 +255,5 @@ def _with_fleet(
 
 def _tdp_w(server: Server) -> float | None:
     """TDP of all devices of a copy; None where a profile states none."""
-    deployment, remote = server.deployment, server.deployment.remote_draft
-    own = deployment.hardware.profile.tdp_w
-    theirs = 0.0 if remote is None else remote.hardware.profile.tdp_w
-    if own is None or theirs is None:
-        return None
-    return own * deployment.devices + theirs * (remote.tensor_parallel_size if remote is not None else 0)
+    known = [(hardware.profile.tdp_w, count) for hardware, count in server.scenario.hardware_counts(server.deployment)]
+    return None if any(tdp_w is None for tdp_w, _ in known) else sum((tdp_w or 0.0) * count for tdp_w, count in known)

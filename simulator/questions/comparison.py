@@ -23,7 +23,7 @@ from simulator.serving import Summary, summarise
 from simulator.simulation import Progress, Server, batching_rules, proposal_share, require_served, speculative_servers
 from simulator.spec import Document, Problem, SpecError, nearest
 from simulator.speculation import HEAD_FAMILIES, METHODS, MODELLESS_METHODS
-from simulator.workload import Request, requests_of
+from simulator.workload import Request
 
 # More requests than this move no mean by a per cent.
 MOST_REQUESTS = 1000
@@ -86,7 +86,6 @@ def compare(scenario: Scenario, axis: str, values: Sequence[str] = (), progress:
     """
     if axis not in AXES:
         raise SpecError([Problem("--by", "", f"must be one of {', '.join(AXES)}", repr(axis), nearest(axis, AXES))])
-    scenario.require_one_kind("compare")
     if not scenario.deployment.speculative:
         raise SpecError([scenario.document.problem(("speculation",), "must be given: compare is about speculation")])
     changes, notes = _CHANGES[axis](scenario, values)
@@ -183,7 +182,7 @@ def _served(server: Server, requests: tuple[Request, ...]) -> Summary:
 
 
 def _requests(scenario: Scenario) -> tuple[Request, ...]:
-    return requests_of(scenario.file.workload, scenario.file.seed, scenario.source)[:MOST_REQUESTS]
+    return scenario.requests()[:MOST_REQUESTS]
 
 
 def _changed(document: Document, change: Mapping[str, Any]) -> Document:

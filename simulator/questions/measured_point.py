@@ -16,7 +16,7 @@ from simulator.serving import summarise
 from simulator.serving_engine import ServingEngine
 from simulator.simulation import Server
 from simulator.spec import Problem, SpecError
-from simulator.workload import Request, requests_of
+from simulator.workload import Request
 
 # Requests to simulate, in all and for each user: more of them move no mean by a per cent.
 FEW_REQUESTS, TURNS = 100, 5
@@ -84,9 +84,9 @@ class MeasuredPoint:
 
     @cached_property
     def _requests(self) -> tuple[Request, ...]:
-        workload = self.scenario.file.workload
-        enough = max(FEW_REQUESTS, TURNS * (workload.arrivals.users or FEW_REQUESTS))
-        return requests_of(workload, self.scenario.file.seed, self.scenario.source)[:enough]
+        users = self.scenario.file.workload.arrivals.users or FEW_REQUESTS
+        enough = max(FEW_REQUESTS, TURNS * users)
+        return self.scenario.requests()[:enough]
 
 
 _THROUGHPUT = "output_tokens_per_s"

@@ -2,6 +2,8 @@
 
 `published_cases/cases.csv` holds one run a row: the columns of `predict --table`, a family (runs of one source, engine and
 laboratory, which share their errors), a citation and `measured_speedup`. Numbers are as posted, not measured here.
+`published_cases/unseen_cases.csv` holds, in the same columns and with a note each, runs that were written down before anybody had
+seen a prediction of them: nothing is fitted on them, no term is chosen by them.
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ import csv
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from simulator import resources
 from simulator.prediction import OperatingPoint, table_rows
 from simulator.spec import Document, check
 
 FOLDER = "published_cases"
+BUILT_ON, UNSEEN = "cases.csv", "unseen_cases.csv"
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,9 @@ class PublishedCase:
 
 
 @cache
-def published_cases() -> tuple[PublishedCase, ...]:
-    """All cases of the shipped table, in its order."""
-    path = resources.folder(FOLDER) / "cases.csv"
+def published_cases(table: str = BUILT_ON) -> tuple[PublishedCase, ...]:
+    """All cases of a shipped table, in its order."""
+    path = table_path(table)
     with path.open(encoding="utf-8", newline="") as file:
         told = list(csv.DictReader(file))
     points = [check(OperatingPoint, document) for _, document in table_rows(str(path))]
@@ -49,6 +53,11 @@ def published_cases() -> tuple[PublishedCase, ...]:
         PublishedCase(row["family"], row["citation"], point, float(row["measured_speedup"]))
         for row, point in zip(told, points, strict=True)
     )
+
+
+def table_path(table: str) -> Path:
+    """A file beside the shipped cases."""
+    return resources.folder(FOLDER) / table
 
 
 def by(cases: Iterable[PublishedCase], key: Callable[[PublishedCase], str]) -> dict[str, list[int]]:

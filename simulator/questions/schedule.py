@@ -28,7 +28,6 @@ from simulator.simulation import LEAST_EFFECT, TIE, Progress, Server, require_se
 from simulator.spec import SpecError
 from simulator.speculation import drafts_at_once
 from simulator.theory import student_t_quantile
-from simulator.workload import requests_of
 
 LARGEST = 8
 # Batches of a table are tried one by one up to so many, above that in equal steps.
@@ -252,8 +251,7 @@ class _Worth:
 
     def _run(self, server: Server, seed: int) -> ServingResult:
         scenario = replace(self.scenario, file=self.scenario.file.model_copy(update={"seed": seed}))
-        requests = requests_of(scenario.file.workload, seed, scenario.source)
-        result = replace(server, scenario=scenario).run(requests)
+        result = replace(server, scenario=scenario).run(scenario.requests())
         if self.progress is not None:
             self.progress("held against fixed γ", next(self._done), self._total)
         return result

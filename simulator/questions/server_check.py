@@ -82,7 +82,7 @@ class ServerCheck:
 
 def check_server(runs: Sequence[ObservedRun], scenario: Scenario, progress: Progress | None = None) -> ServerCheck:
     """Simulates the traffic of the runs and compares. Raises `SpecError` where the runs hold no traffic or do not go together."""
-    scenario.require_one_kind("check-server")
+    scenario.require_one_server("check-server")
     speculative = [run for run in runs if run.speculative]
     plain = [run for run in runs if not run.speculative]
     for kind, found in (("with", speculative), ("without", plain)):

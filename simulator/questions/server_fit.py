@@ -67,7 +67,7 @@ class EngineOfServer:
 def fit_engine(runs: Sequence[ObservedRun], scenario: Scenario) -> EngineOfServer:
     """The constants that the runs can identify, on top of the scenario's devices and engine. Raises `SpecError` where they are
     too few, of one kind only, or identify nothing."""
-    scenario.require_one_kind("fit-engine")
+    scenario.require_one_server("fit-engine")
     fit = EnginePosterior(scenario, _points(runs, scenario))
     everyone = range(len(fit.points))
     log_values, stds, fates = fit.solve(everyone)

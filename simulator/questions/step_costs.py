@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.round import StepPricer
+from simulator.cost.pricer import StepPricer
 from simulator.interchange.step_costs import StepCosts
 from simulator.questions.break_even import own_context
 from simulator.scenario import Scenario

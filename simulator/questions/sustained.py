@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.uncertainty import Z80, Estimate
+from simulator.printed_numbers import significant
 from simulator.serving import Distribution, RequestRecords, ServingResult
 from simulator.serving.metrics import WARM_UP_FRACTION, is_good, load_in, window_of
 from simulator.theory import student_t_quantile
@@ -274,13 +275,14 @@ class RateSearch:
             above = each.limit.allowed * each.requests
             if above < FEWEST_ABOVE:
                 found.append(
-                    f"too short to tell: {each.limit.name} of {each.requests} measured requests rests on the slowest {above:.3g}"
+                    f"too short to tell: {each.limit.name} of {each.requests} measured requests rests on the slowest "
+                    f"{significant(above)}"
                 )
         latency_s = point.e2e_latency_s.mean if point.e2e_latency_s is not None else 0.0
         if point.window_s < FEWEST_LATENCIES * latency_s:
             found.append(
-                f"too short to tell: a run of {point.window_s:.3g} s is less than {FEWEST_LATENCIES} mean end-to-end latencies "
-                f"of {latency_s:.3g} s, so that queues have not settled"
+                f"too short to tell: a run of {significant(point.window_s)} s is less than {FEWEST_LATENCIES} mean end-to-end "
+                f"latencies of {significant(latency_s)} s, so that queues have not settled"
             )
         if rate.high > 1.2 * rate.low:
             found.append(f"too short to tell closely: the interval spans a factor of {rate.high / rate.low:.2f}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,11 +19,11 @@ def accuracy_sentence(scored: Sequence[Scored]) -> str:
     """All runs in one line."""
     total = score(scored)
     sides = [
-        f"{_percent(share)} of {name}" for share, name in ((total.wins, "wins"), (total.losses, "losses")) if share is not None
+        f"{percent(share)} of {name}" for share, name in ((total.wins, "wins"), (total.losses, "losses")) if share is not None
     ]
     return (
-        f"{total.cases} published runs: median error of R {_percent(total.median)}, 90th percentile {_percent(total.p90)}, sign "
-        f"right in {' and '.join(sides)}, {_percent(total.inside)} inside 80 % intervals {_percent(total.width)} wide."
+        f"{total.cases} published runs: median error of R {percent(total.median)}, 90th percentile {percent(total.p90)}, sign "
+        f"right in {' and '.join(sides)}, {percent(total.inside)} inside 80 % intervals {percent(total.width)} wide."
     )
 
 
@@ -33,7 +33,11 @@ def accuracy_tables(shipped: Sequence[Scored], without: Sequence[Scored] | None)
     yield "By family", ["family", *HEADER], _rows(best, lambda case: case.family)
     for title, key in GROUPINGS.items():
         yield f"By {title}", [title, *HEADER], _rows(best, key)
-    yield "Beside other rules", ["rule", "median error", "90th percentile"], _baselines(shipped, without)
+    yield (
+        "Beside other rules",
+        ["rule", "median error", "90th percentile"],
+        beside_rules(({"this model, family left out": without} if without else {}) | {"this model as shipped": shipped}),
+    )
 
 
 GROUPINGS: dict[str, Callable[[PublishedCase], str]] = {
@@ -76,12 +80,13 @@ def moved_table(found: Sequence[Moved]) -> Table:
 def accuracy_markdown(shipped: Sequence[Scored], without: Sequence[Scored], fit: Fit, figure: str) -> str:
     """The part of docs/accuracy.md that is computed."""
     parts = [
-        f"With each run's family left out of the fit, which is the error to quote: {accuracy_sentence(without)}",
+        "With each run's family left out of the fit, the error of constants among runs that the model was built by "
+        f"(for runs nobody had seen: Never seen while building): {accuracy_sentence(without)}",
         f"With the shipped constants, fitted on all families but {', '.join(UNFITTED)}: {accuracy_sentence(shipped)}",
         f"![Predicted against measured R]({figure})",
     ]
     for title, header, rows in (*accuracy_tables(shipped, without), constants_table(fit)):
-        parts += [f"### {title}", _markdown_table(header, rows)]
+        parts += [f"### {title}", markdown_table(header, rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -92,28 +97,30 @@ def _rows(scored: Sequence[Scored], key: Callable[[PublishedCase], str]) -> list
 
 def _cells(found: Score) -> list[str]:
     numbers = [found.median, found.p90, found.bias, found.inside, found.width, found.wins, found.losses]
-    texts = [NOTHING if number is None else _percent(number) for number in numbers]
+    texts = [NOTHING if number is None else percent(number) for number in numbers]
     texts[2] = f"{100 * found.bias:+.1f} %"
     return [str(found.cases), *texts]
 
 
-def _baselines(shipped: Sequence[Scored], without: Sequence[Scored] | None) -> list[list[str]]:
-    rules = [("this model, family left out", [each.error for each in without])] if without else []
-    rules += [
-        ("this model as shipped", [each.error for each in shipped]),
-        ("textbook formula τ / (γc + 1)", [log_ratio(e.case.measured_speedup, e.prediction.textbook_speedup) for e in shipped]),
-        (f"always {CONSTANT_SPEEDUP} ×", [log_ratio(each.case.measured_speedup, CONSTANT_SPEEDUP) for each in shipped]),
-    ]
+def beside_rules(models: Mapping[str, Sequence[Scored]]) -> list[list[str]]:
+    """Errors of models by name, then of the formulas that people use instead, on the runs of the last model."""
+    *_, last = models.values()
+    rules = {name: [each.error for each in scored] for name, scored in models.items()} | {
+        "textbook formula τ / (γc + 1)": [log_ratio(e.case.measured_speedup, e.prediction.textbook_speedup) for e in last],
+        f"always {CONSTANT_SPEEDUP} ×": [log_ratio(each.case.measured_speedup, CONSTANT_SPEEDUP) for each in last],
+    }
     return [
-        [name, _percent(float(np.median(np.abs(errors)))), _percent(float(np.quantile(np.abs(errors), 0.9)))]
-        for name, errors in rules
+        [name, percent(float(np.median(np.abs(errors)))), percent(float(np.quantile(np.abs(errors), 0.9)))]
+        for name, errors in rules.items()
     ]
 
 
-def _percent(number: float) -> str:
+def percent(number: float) -> str:
+    """A share as text."""
     return f"{100 * number:.1f} %"
 
 
-def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as Markdown writes it, numbers to the right."""
     rule = ["---", *("--:" for _ in header[1:])]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *rows))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.plots.words import acceptance_source, significant, speculation_name, times
+from simulator.plots.words import acceptance_source, speculation_name
+from simulator.printed_numbers import significant, times
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
 from simulator.reports.page import Fact, Page, Section, Table, Text, Tone, Verdict
 from simulator.reports.run_page import BEST_GAMMA, BREAK_EVEN, BREAK_EVEN_LENGTH

@@ -7,7 +7,8 @@ from typing import Any
 
 from simulator.cost.uncertainty import Estimate
 from simulator.planning import BUSY_POWER_SHARE, IDLE_POWER_SHARE, Fleet
-from simulator.plots.words import drafting_name, interval, significant, times
+from simulator.plots.words import drafting_name, interval
+from simulator.printed_numbers import significant, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
 from simulator.questions.sustained import LoadPoint
 from simulator.reports.exports import exports_of
@@ -137,6 +138,12 @@ def _number(value: float | None) -> str:
 def capacity_notes(answer: CapacityAnswer) -> tuple[str, ...]:
     """What the numbers mean and do not; then why a run may be too short to tell."""
     notes = ["Rates are requests per second of one copy. By means: no queues and no spread between requests, so mostly too high."]
+    level = answer.scenario.file.service_level
+    if level is not None and {metric for metric, _, _ in level.limits()} == {"tpot"}:
+        notes.append(
+            "The level limits the time per token alone, and not waiting: fewer requests at once (limits.max_num_seqs) keep it at "
+            "higher rates, at the cost of the wait."
+        )
     if any(row.fleet is not None and row.fleet.energy_per_token_j is not None for row in answer.rows):
         busy, idle = ([f"{100 * share:.0f}" for share in shares] for shares in (BUSY_POWER_SHARE, IDLE_POWER_SHARE))
         notes.append(

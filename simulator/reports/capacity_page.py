@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.plots.words import drafting_name, interval, short_name, significant, speculation_name, times
+from simulator.plots.words import drafting_name, interval, short_name, speculation_name
+from simulator.printed_numbers import significant, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
 from simulator.reports.capacity import (
     capacity_doubts,
@@ -67,8 +68,14 @@ def _verdict(answer: CapacityAnswer) -> Verdict:
         how = drafting_name(answer.scenario, top.label)
         number = times(top.gain.value)
         number_is = f"the requests per second that are carried without speculation: {rate} with {how}"
-    advice = "" if best.fleet is None else f"Serve with {best.label}: {devices_in_words(best.fleet.devices)} for this demand."
+    advice = (
+        "" if best.fleet is None else f"Serve with {_name(answer, best)}: {devices_in_words(best.fleet.devices)} for this demand."
+    )
     return Verdict(outcome, tone, sentences, number, number_is, top.gain, tuple(_facts(answer, top)), advice)
+
+
+def _name(answer: CapacityAnswer, row: CapacityRow) -> str:
+    return row.label if row is answer.plain else drafting_name(answer.scenario, row.label)
 
 
 def _outcome(answer: CapacityAnswer, top: CapacityRow) -> tuple[str, Tone]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from simulator.plots.words import is_known, milliseconds, significant, times
+from simulator.plots.words import is_known
+from simulator.printed_numbers import milliseconds, significant, times
 from simulator.questions.comparison import Alternative, ComparedScenarios, MemoryTaken
 
 _NOTHING = "–"

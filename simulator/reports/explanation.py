@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.plots.words import interval, significant, times
+from simulator.plots.words import interval
+from simulator.printed_numbers import significant, times
 from simulator.questions.explanation import Explanation
 from simulator.reports.sensitivity import sensitivity_summary
 

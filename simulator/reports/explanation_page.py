@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from simulator.plots.words import interval, short_name, significant, times
+from simulator.plots.words import interval, short_name
+from simulator.printed_numbers import significant, times
 from simulator.questions.explanation import Explanation
 from simulator.reports.explanation import doubt_sentences, doubt_table, explanation_sentences, explanation_table
 from simulator.reports.page import Bullets, Fact, Page, Section, Table, Text, Tone, Verdict

@@ -84,11 +84,12 @@ def _exported(engine: str, scenario: Scenario, shape: Tree, policy: PolicySpec) 
 
 
 def settings_yaml(server: Server) -> str:
-    """The same as a scenario states it, with the limits filled in, in vLLM's spelling."""
-    policy, deployment, shape = server.policy, server.deployment, server.shape
-    values: dict[str, object] = {"method": deployment.method}
-    if deployment.drafter is not None:
-        values["drafter"] = deployment.drafter.name
+    """The same as a scenario states it, with the limits filled in, in vLLM's spelling. It can be pasted into one."""
+    scenario, policy, shape = server.scenario, server.policy, server.shape
+    stated, limits = scenario.file.speculation, scenario.limits
+    assert stated is not None
+    dropped = {"num_speculative_tokens", "tree", "by_batch", "policy"}
+    values: dict[str, object] = stated.model_dump(mode="json", exclude_none=True, exclude_defaults=True, exclude=dropped)
     if isinstance(policy, ByBatch):
         values["by_batch"] = [list(entry) for entry in policy.table]
     elif shape.is_chain:
@@ -98,8 +99,11 @@ def settings_yaml(server: Server) -> str:
             values["policy"] = policy.model_dump(mode="json", exclude_none=True)
     else:
         values["tree"] = {"steps": shape.steps, "topk": shape.width, "draft_tokens": shape.nodes}
-    stated = {"speculation": values, "limits": asdict(server.scenario.limits)}
-    return str(yaml.safe_dump(stated, sort_keys=False, allow_unicode=True))
+    filled = {
+        name: value for name, value in asdict(limits).items() if value or name not in ("prefix_caching", "swap_space_bytes")
+    }
+    swaps = {"preemption": "swap"} if limits.swap_space_bytes else {}
+    return str(yaml.safe_dump({"speculation": values, "limits": filled | swaps}, sort_keys=False, allow_unicode=True))
 
 
 def settings_blocks(server: Server) -> Iterator[Block]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from simulator.cost.uncertainty import Estimate
 from simulator.plots.inline import InlineFigure, colour_rules
-from simulator.plots.words import interval, times
+from simulator.plots.words import interval
+from simulator.printed_numbers import times
 from simulator.reports.page import Figure, Page, Section
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from simulator.interchange.detection import Imported
 from simulator.interchange.engine_flags import ServerSettings
 from simulator.interchange.imported import Settings
 from simulator.interchange.observed import ObservedRun
-from simulator.plots.words import significant
+from simulator.printed_numbers import significant
 from simulator.reports.files import replace_files, write_text
 from simulator.spec import SpecError
 
@@ -31,7 +31,7 @@ def import_sentence(run: ObservedRun) -> str:
         return f"{run.where}: {run.format}, no acceptance in it (a plain run, or a server that exports none)"
     counted = f" over {run.counters.drafts} rounds" if run.counters else ""
     gamma = run.value("num_speculative_tokens")
-    return f"{run.where}: {run.format}, τ = {run.mean_acceptance_length:.3g} tokens per round{counted}" + (
+    return f"{run.where}: {run.format}, τ = {significant(run.mean_acceptance_length)} tokens per round{counted}" + (
         f" at γ = {gamma}" if gamma else ""
     )
 
@@ -140,7 +140,7 @@ def _words(name: str) -> str:
 
 def _shown(name: str, value: Any) -> str:
     if isinstance(value, tuple):
-        return ", ".join(f"{each:.3g}" for each in value)
+        return ", ".join(significant(each) for each in value)
     if isinstance(value, str):
         return value
     if name.endswith("_s") and not name.endswith("_per_s"):

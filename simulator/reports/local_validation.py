@@ -10,7 +10,7 @@ from typing import Any
 
 from simulator.plots.local_validation import local_validation_figure
 from simulator.plots.style import save
-from simulator.plots.words import significant, times
+from simulator.printed_numbers import significant, times
 from simulator.questions.decoding_replay import TERMS
 from simulator.questions.local_validation import (
     MEAN_BAR,

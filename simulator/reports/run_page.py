@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from simulator.cost.uncertainty import Estimate
-from simulator.plots.words import (
-    drafting_name,
-    interval,
-    is_known,
-    milliseconds,
-    short_name,
-    significant,
-    speculation_name,
-    times,
-)
+from simulator.plots.words import drafting_name, interval, is_known, short_name, speculation_name
+from simulator.printed_numbers import milliseconds, significant, times
 from simulator.questions.sensitivity import Sensitivity
 from simulator.reports.exports import settings_blocks
 from simulator.reports.page import Block, Bullets, Fact, Figure, Page, Section, Table, Text, Tone, Verdict
@@ -125,7 +117,7 @@ def _in_common(scenario: Scenario) -> Iterator[str]:
     if workload.time_out_s is not None:
         yield f"Clients give up after {workload.time_out_s:g} s."
     if limits.swap_space_bytes:
-        yield f"Preempted sequences move to {limits.swap_space_bytes / 1e9:.3g} GB of each device's host memory."
+        yield f"Preempted sequences move to {significant(limits.swap_space_bytes / 1e9)} GB of each device's host memory."
 
 
 def _reading(result: SimulationResult) -> str:

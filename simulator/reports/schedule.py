@@ -10,7 +10,8 @@ from simulator.cost.uncertainty import Estimate
 from simulator.draft_policy import ByBatch
 from simulator.draft_tree import Tree
 from simulator.interchange.engine_settings import NotExpressibleError, Snippet, snippets
-from simulator.plots.words import interval, times
+from simulator.plots.words import interval
+from simulator.printed_numbers import times
 from simulator.questions.schedule import Range, ScheduleAnswer
 from simulator.reports.exports import setting_for
 from simulator.reports.summary import SCHEMA_VERSION, csv_text, ending, plain_data

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.plots.words import short_name, speculation_name, times
+from simulator.plots.words import short_name, speculation_name
+from simulator.printed_numbers import times
 from simulator.questions.schedule import ScheduleAnswer
 from simulator.reports.page import Block, Code, Fact, Figure, Page, Section, Table, Text, Verdict
 from simulator.reports.schedule import fixed_table, schedule_map, schedule_notes, schedule_sentences, schedule_snippets

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from simulator.plots.words import significant, times
+from simulator.printed_numbers import significant, times
 from simulator.questions.sensitivity import Change, Lever, Sensitivity
 
 # Changes that move the answer by less are left out of the table.

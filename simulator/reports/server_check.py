@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from simulator.interchange.engine_settings import Snippet
-from simulator.plots.words import milliseconds, significant, times
+from simulator.printed_numbers import milliseconds, significant, times
 from simulator.questions.server_check import DRAFT_SHARE, TIME_PER_TOKEN, Compared, ServerCheck
 from simulator.reports.exports import exported
 from simulator.spec import SpecError

@@ -11,7 +11,7 @@ import yaml
 
 from simulator.hardware import Quantity
 from simulator.interchange.observed import ObservedRun
-from simulator.plots.words import significant
+from simulator.printed_numbers import significant
 from simulator.questions.server_fit import EngineOfServer, FittedConstant, FittedPoint
 from simulator.serving_engine import ServingEngine
 from simulator.spec import Problem, SpecError, check, parse_yaml

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator.interchange.engine_settings import Snippet
 from simulator.interchange.step_costs import StepCosts
-from simulator.plots.words import significant
+from simulator.printed_numbers import significant
 from simulator.questions.step_costs import table_steps
 from simulator.reports.exports import setting_of
 from simulator.scenario import Scenario

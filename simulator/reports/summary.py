@@ -220,7 +220,7 @@ def settings(scenario: Scenario) -> dict[str, Any]:
         "router": scenario.file.parallel.router or "round_robin",
         "further_replicas": [{"hardware": hardware.name, "count": count} for hardware, count in scenario.further_hardware],
         "disaggregated_prefill": None if scenario.prefill is None else _prefill(scenario.prefill),
-        "devices": scenario.num_devices,
+        "devices": sum(count for _, count in scenario.hardware_counts(deployment)),
         **_drafting_settings(scenario),
         **({"alternatives": [_drafting_settings(one) for one in scenario.alternatives]} if scenario.alternatives else {}),
         "block_tokens": deployment.engine.block_tokens,

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 
 from simulator.cost.uncertainty import Estimate
 from simulator.draft_tree import Tree
-from simulator.plots.words import interval, milliseconds, significant, times
+from simulator.plots.words import interval
 from simulator.prediction import Prediction
+from simulator.printed_numbers import milliseconds, significant, times
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
 
 NOTHING = "–"

@@ -1,7 +1,8 @@
 """A run to look at: the Trace Event Format (JSON) that Perfetto and chrome://tracing open.
 
 One process for each variant, or for each of its replicas. Its track of steps shows what the engine did and for how long, its
-counters the load, and each request has a track of its own: queued, prompt, answer. Times are microseconds of simulated time.
+counters the load, and each request has a track of its own: queued, prompt, KV transfer where there is one, answer. Times are
+microseconds of simulated time.
 Source: "Trace Event Format", the Chromium project; ph X complete, b/e nestable async, C counter, M metadata, i instant.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.serving import RequestRecord, StepRecord
+from simulator.serving import RequestRecord, ServingResult, StepRecord
 from simulator.simulation import SimulationResult, Variant
 
 # What a viewer still handles with ease; a longer run is shown up to here.
@@ -43,7 +44,7 @@ def variant_events(variant: Variant, process: int) -> Iterator[Event]:
     """All events of one run; its replicas are processes from `process` on."""
     run = variant.result
     for replica in range(run.replicas):
-        name = variant.label if run.replicas == 1 else f"{variant.label}, replica {replica + 1} of {run.replicas}"
+        name = f"{variant.label}{_role(run, replica)}"
         yield {"ph": "M", "pid": process + replica, "name": "process_name", "args": {"name": name}}
         yield {"ph": "M", "pid": process + replica, "tid": STEPS_TRACK, "name": "thread_name", "args": {"name": "engine steps"}}
     end_s, shown = 0.0, dict[tuple[int, str], Event]()
@@ -54,9 +55,20 @@ def variant_events(variant: Variant, process: int) -> Iterator[Event]:
             if shown.get((own, name)) != values:
                 shown[own, name] = values
                 yield {"ph": "C", "pid": own, "name": name, "ts": 1e6 * step.start_s, "args": values}
+    transfers = {} if run.transfers is None else run.transfers.spans_s()
     for record, own in zip(run.records, _processes(run.replica_of_request, process), strict=False):
         if record.arrival_s <= end_s:
-            yield from _request_events(record, own)
+            yield from _request_events(record, own, transfers.get(record.request_id))
+
+
+def _role(run: ServingResult, replica: int) -> str:
+    """What a replica is called beside its variant."""
+    decoding = run.replicas - run.prefill_replicas
+    if not run.prefill_replicas:
+        return "" if decoding == 1 else f", replica {replica + 1} of {decoding}"
+    if replica < decoding:
+        return f", decode instance {replica + 1} of {decoding}"
+    return f", prefill instance {replica - decoding + 1} of {run.prefill_replicas}"
 
 
 def _processes(replicas: NDArray[np.int32] | None, process: int) -> Iterable[int]:
@@ -81,8 +93,9 @@ def _load(step: StepRecord) -> dict[str, Event]:
     return {"requests": {"running": step.running, "waiting": step.waiting}, "KV blocks": {"used": step.used_blocks}}
 
 
-def _request_events(record: RequestRecord, process: int) -> Iterator[Event]:
-    """Begin and end of each part of a request's life, as nested parts of one track."""
+def _request_events(record: RequestRecord, process: int, transfer_s: tuple[float, float] | None) -> Iterator[Event]:
+    """Begin and end of each part of a request's life, as nested parts of one track. transfer_s: when its prompt was computed, and
+    when its cache had come where it is decoded."""
     track = {"pid": process, "tid": STEPS_TRACK, "cat": "request", "id": record.request_id}
     told = {"prompt_tokens": record.prompt_tokens, "output_tokens": record.output_tokens}
     over_s = record.finish_s if record.cancelled_s is None else record.cancelled_s
@@ -92,9 +105,10 @@ def _request_events(record: RequestRecord, process: int) -> Iterator[Event]:
     told |= {name: getattr(record, name) for name in ("rounds", "drafted", "accepted", "preemptions")}
     name = f"request {record.request_id}" + ("" if record.cancelled_s is None else ", given up")
     yield {**track, "ph": "b", "name": name, "ts": 1e6 * record.arrival_s, "args": told}
-    reached = (record.first_scheduled_s, record.first_token_s)
+    parts = ("queued", "prompt", "answer") if transfer_s is None else ("queued", "prompt", "KV transfer", "answer")
+    reached = (record.first_scheduled_s, *((record.first_token_s,) if transfer_s is None else transfer_s))
     marks = (record.arrival_s, *(over_s if time_s is None else min(time_s, over_s) for time_s in reached), over_s)
-    for part, begin_s, until_s in zip(("queued", "prompt", "answer"), marks, marks[1:], strict=False):
+    for part, begin_s, until_s in zip(parts, marks, marks[1:], strict=False):
         if until_s > begin_s:
             yield {**track, "ph": "b", "name": part, "ts": 1e6 * begin_s}
             yield {**track, "ph": "e", "name": part, "ts": 1e6 * until_s}

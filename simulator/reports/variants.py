@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from simulator.cost.uncertainty import Estimate
 from simulator.draft_policy import Fixed
-from simulator.plots.words import interval, significant, times
+from simulator.plots.words import interval
+from simulator.printed_numbers import significant, times
 from simulator.serving.metrics import Distribution
 from simulator.simulation import Comparison, SimulationResult, Variant
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from simulator.cost.uncertainty import Estimate
-from simulator.plots.words import drafting_name, interval, is_known, significant, times
+from simulator.plots.words import drafting_name, interval, is_known
+from simulator.printed_numbers import significant, times
 from simulator.simulation import TIE, Comparison, SimulationResult
 
 Answer = Literal["win", "lose", "close", "depends", "none"]

@@ -108,7 +108,7 @@ def _resolved(reading: Reading) -> Scenario | None:
     reading.collect(router_problems(reading, deployment, limits, bool(further)))
     prefill = reading.attempt(lambda: find_prefill_instances(reading, deployment, limits))
     reading.collect(prefill_problems(reading, deployment, limits, prefill))
-    remark(reading, deployment, limits, further)
+    remark(reading, deployment, limits, further, prefill)
     name = Path(reading.document.source).stem
     file = ScenarioFile.model_construct(**reading.sections)
     return Scenario(name, reading.document, file, deployment, limits, source, tuple(reading.warnings), further, prefill)

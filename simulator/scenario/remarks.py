@@ -10,11 +10,18 @@ from simulator.architecture import ModelArchitecture, is_same_model
 from simulator.cost.deployment import Deployment
 from simulator.hardware import Hardware
 from simulator.scenario.limits import Limits
+from simulator.scenario.prefill_instances import PrefillInstances
 from simulator.scenario.reading import Reading
 from simulator.speculation import Speculation, arithmetic_warning, other_target_warning
 
 
-def remark(reading: Reading, deployment: Deployment, limits: Limits, further: Sequence[tuple[Hardware, int]]) -> None:
+def remark(
+    reading: Reading,
+    deployment: Deployment,
+    limits: Limits,
+    further: Sequence[tuple[Hardware, int]],
+    prefill: PrefillInstances | None,
+) -> None:
     """Adds to the warnings of a scenario in which nothing is wrong."""
     target, drafter = deployment.target, deployment.drafter
     if further:
@@ -22,6 +29,8 @@ def remark(reading: Reading, deployment: Deployment, limits: Limits, further: Se
             f"R, its doubt, causes, break-even and the size of the KV cache are those of {deployment.hardware.name}; "
             "replicas on other devices are served at their own prices and with their own memory"
         )
+    if prefill is not None:
+        reading.warnings.append(_of_prefill(deployment, prefill))
     if deployment.draft_device_binds(limits.gpu_memory_utilization):
         reading.warnings.append("the draft's own device holds fewer tokens than the target's: it limits how many requests run")
     for each in (deployment.hardware, *(other for other, _ in further)):
@@ -34,6 +43,18 @@ def remark(reading: Reading, deployment: Deployment, limits: Limits, further: Se
             f"the prefix cache is taken to keep {target.name}'s recurrent states at every block; engines keep few of them "
             "and find less"
         )
+
+
+def _of_prefill(deployment: Deployment, prefill: PrefillInstances) -> str:
+    """What instances that compute prompts mean for the answer, and what a cache of 1,000 tokens takes on its way."""
+    transfer, tokens = prefill.transfer(deployment), 1000
+    way_s = tokens * transfer.token_s + transfer.sequence_s + transfer.latency_s
+    instances = f"{prefill.instances} instance{'s' if prefill.instances > 1 else ''}"
+    return (
+        f"prompts are computed on {instances} of {prefill.tensor_parallel_size} × {prefill.hardware.name}, and the KV cache of "
+        f"1,000 tokens takes {1e3 * way_s:.3g} ms from there ({prefill.kv_transfer.replace('_', ' ')}): R, its doubt, causes and "
+        "break-even are those of the instances that decode"
+    )
 
 
 def _warn_of_mtp_depth(reading: Reading, target: ModelArchitecture) -> None:

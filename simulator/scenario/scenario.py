@@ -15,7 +15,7 @@ from simulator.scenario.file import ScenarioFile
 from simulator.scenario.limits import Limits
 from simulator.scenario.prefill_instances import PrefillInstances
 from simulator.spec import Document, SpecError
-from simulator.workload import RequestSource
+from simulator.workload import Request, RequestSource, requests_of
 
 
 @dataclass(frozen=True)
@@ -59,25 +59,30 @@ class Scenario:
     @property
     def devices(self) -> str:
         """How many of which: ``2 × NVIDIA H100 SXM and 4 × NVIDIA L40S``; those that compute prompts alone last."""
-        each = self.deployment.replica().devices
-        kinds = [(self.deployment.devices, self.deployment.hardware)]
-        kinds += [(each * count, hardware) for hardware, count in self.further_hardware]
-        named = " and ".join(_counted(count, hardware) for count, hardware in kinds)
-        return named if self.prefill is None else f"{named}, prompts on {_counted(self.prefill.devices, self.prefill.hardware)}"
+        named = " and ".join(_counted(hardware, count) for hardware, count in self._decoding(self.deployment))
+        return named if self.prefill is None else f"{named}, prompts on {_counted(self.prefill.hardware, self.prefill.devices)}"
 
-    @property
-    def num_devices(self) -> int:
-        """All of them, a draft's own included."""
-        remote, each = self.deployment.remote_draft, self.deployment.replica().devices
-        further = sum(each * count for _, count in self.further_hardware)
-        own = self.deployment.devices + further + (0 if self.prefill is None else self.prefill.devices)
-        return own + (0 if remote is None else remote.tensor_parallel_size)
+    def hardware_counts(self, deployment: Deployment) -> tuple[tuple[Hardware, int], ...]:
+        """(device, how many) of all that serve, with `deployment` where the scenario has its own: a draft's device too."""
+        counts = self._decoding(deployment)
+        if deployment.remote_draft is not None:
+            counts.append((deployment.remote_draft.hardware, deployment.remote_draft.tensor_parallel_size))
+        if self.prefill is not None:
+            counts.append((self.prefill.hardware, self.prefill.devices))
+        return tuple(counts)
 
-    def require_one_kind(self, question: str) -> None:
-        """Raises `SpecError` where replicas run on several kinds of devices, of which `question` knows nothing."""
-        if self.further_hardware:
-            must = f"must be left out: {question} is about replicas that are alike"
-            raise SpecError([self.document.problem(("parallel", "further_replicas"), must)])
+    def _decoding(self, deployment: Deployment) -> list[tuple[Hardware, int]]:
+        each = deployment.replica().devices
+        further = [(hardware, each * count) for hardware, count in self.further_hardware]
+        return [(deployment.hardware, deployment.devices), *further]
+
+    def require_one_server(self, question: str) -> None:
+        """Raises `SpecError` where replicas run on several kinds of devices, or prompts on some of their own: what `question`
+        takes from measured runs is of one engine on one kind of device that does both."""
+        for key, stated in (("further_replicas", self.further_hardware), ("disaggregated_prefill", self.prefill)):
+            if stated:
+                must = f"must be left out: {question} holds measured runs of one engine against one kind of device; ask for each"
+                raise SpecError([self.document.problem(("parallel", key), must)])
 
     @property
     def shapes(self) -> tuple[Tree, ...]:
@@ -94,6 +99,10 @@ class Scenario:
         """Every number of speculative tokens to compare, of chains; empty without speculation."""
         return self.file.speculation.gammas if self.file.speculation else ()
 
+    def requests(self) -> tuple[Request, ...]:
+        """The requests of its workload in order of arrival, drawn by its seed."""
+        return requests_of(self.file.workload, self.file.seed, self.source)
+
     def acceptance(self, gamma: int, tree: Tree | None = None) -> ResolvedAcceptance | None:
         """The acceptance law at γ or of a tree, or None where the scenario leaves acceptance open."""
         if self.file.acceptance is None:
@@ -106,5 +115,5 @@ class Scenario:
         return replace(self.deployment, tree=None if shape.is_chain else shape)
 
 
-def _counted(count: int, hardware: Hardware) -> str:
+def _counted(hardware: Hardware, count: int) -> str:
     return f"{count} × {hardware.name}" if count > 1 else hardware.name

@@ -55,6 +55,10 @@ class _Loop:
         self.first_turns = [request for request in requests if request.follows not in here]
         self._next_turn = {request.follows: request for request in requests if request.follows in here}
 
+    def next_arrival_s(self) -> float:
+        """When the next request comes, as far as is known now: infinity where that depends on answers."""
+        return math.inf
+
     def request_done(self, request_id: int) -> None:
         """A request is over. Without think time the next one is seen by the step that starts now."""
         turn = self._next_turn.pop(request_id, None)
@@ -93,6 +97,9 @@ class OpenLoop(_Loop):
         self._pending = iter(sorted(self.first_turns, key=lambda request: (request.arrival_s, request.request_id)))
         self._next = next(self._pending, None)
         self._wait()
+
+    def next_arrival_s(self) -> float:
+        return math.inf if self._next is None else self._next.arrival_s
 
     def _wait(self) -> None:
         if self._next is not None:

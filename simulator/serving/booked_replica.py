@@ -7,10 +7,11 @@ them (`booking`): context, blocks and emitted tokens of its rounds are added to 
 slice additions whatever the batch. The sums of a coming round then stand on the timeline; pricing R rounds is arithmetic on a
 slice (`alike`), and their ends are running sums. What is past stays there until it becomes records (`step_log`).
 
-R is the horizon: the first end of a booking, or the first round whose blocks exceed the pool, whichever comes first. One event
-ends the span. An arrival cuts it at the end of the round in progress; what lies beyond is forgotten, for it stands on the
-timeline still. A preempted sequence subtracts what is left of its booking. A new γ books everyone anew. Prompts are planned by
-the readable scheduler beside the sums, one step at a time.
+R is the horizon: the first end of a booking, the first round whose blocks exceed the pool, or the round in which the next
+request arrives, whichever comes first. One event ends the span. An arrival that was not foreseen (a user's next request) cuts it
+at the end of the round in progress; what lies beyond is forgotten, for it stands on the timeline still. A preempted sequence
+subtracts what is left of its booking. A new γ books everyone anew. Prompts are planned by the readable scheduler beside the
+sums, one step at a time.
 
 Whatever does not fit this is planned and committed sequence by sequence, as the readable engine does it, for as long as it
 lasts: a token budget too small for every sequence, a lone sequence that outgrows the pool. Rounds in which sequences differ in
@@ -174,8 +175,11 @@ class BookedReplica(Replica):
             self._alarm = None
             return
         self._span = span = self._priced(plan)
-        self._rounds = len(span.seconds)
-        self._wake_at(float(span.end_s[-1]))
+        end_s, rounds = span.end_s, len(span.end_s)
+        if rounds > 1:
+            rounds = bisect_left(end_s, self.next_arrival_s(), 0, rounds - 1) + 1
+        self._rounds = rounds
+        self._wake_at(float(end_s[rounds - 1]))
 
     # ----------------------------------------------------------------------------------------------------------- price
 
@@ -186,31 +190,34 @@ class BookedReplica(Replica):
         alike = None
         if self._alike is not None and timeline.now >= timeline.uneven_until and not plan.decode:
             alike = self._alike(plan.booked, self.scheduler.gamma if plan.booked else 0)
-        terms: Sequence[tuple[str, float]] = ()
-        if alike is None:
-            cost = self._switched(self._swapped(plan, self._price_singly(plan)), switches)
-            seconds, terms = [cost.seconds], cost.terms
-        elif (rounds := 1 if switches else self._horizon(plan)) > SHORT_SPAN:
-            return self._long_span(plan, alike, rounds)
-        elif plan.prefill or plan.moved_blocks or switches:
-            cost = self._switched(self._swapped(plan, self._mixed(plan, alike)), switches)
-            seconds, terms = [cost.seconds], cost.terms
-        else:
-            seconds = [alike.one(*context)[0] for context in timeline.contexts(rounds).T.tolist()]
-        end_s = list(accumulate(seconds, initial=start_s))[1:]
-        if not (min(seconds) > 0 and end_s[-1] < math.inf):
-            raise _no_time(min(seconds), max(seconds))
-        return Span(plan, start_s, seconds, end_s, alike, terms)
+        if alike is not None and not (plan.prefill or plan.moved_blocks or switches):
+            return self._rounds_alike(plan, alike)
+        cost = self._price_singly(plan) if alike is None else self._mixed(plan, alike)
+        cost = self._switched(self._swapped(plan, cost), switches)
+        if not 0 < cost.seconds < math.inf:
+            raise _no_time(cost.seconds, cost.seconds)
+        return Span(plan, start_s, [cost.seconds], [start_s + cost.seconds], alike, cost.terms)
 
-    def _long_span(self, plan: StepPlan, alike: AlikeRounds, rounds: int) -> Span:
-        # A price that does not depend on the contexts is one number for all rounds.
-        seconds = np.full(rounds, alike.many(*self.scheduler.timeline.contexts(rounds))[0])
-        ends = seconds.copy()
-        ends[0] += self.env.now
-        end_s = np.add.accumulate(ends)
-        if not (seconds.min() > 0 and end_s[-1] < math.inf):
-            raise _no_time(seconds.min(), seconds.max())
-        return Span(plan, self.env.now, seconds, end_s, alike, ())
+    def _rounds_alike(self, plan: StepPlan, alike: AlikeRounds) -> Span:
+        """Rounds of nothing but decoding, up to the horizon."""
+        timeline, start_s = self.scheduler.timeline, self.env.now
+        first_s = alike.one(*timeline.contexts(1)[:, 0].tolist())[0]
+        rounds = self._horizon(plan, first_s)
+        seconds: Any = [first_s]
+        end_s: Any
+        if rounds > SHORT_SPAN:
+            # A price that does not depend on the contexts is one number for all rounds.
+            seconds = np.full(rounds, alike.many(*timeline.contexts(rounds))[0])
+            ends = seconds.copy()
+            ends[0] += start_s
+            end_s, shortest_s = np.add.accumulate(ends), seconds.min()
+        else:
+            if rounds > 1:
+                seconds += [alike.one(*context)[0] for context in timeline.contexts(rounds)[:, 1:].T.tolist()]
+            end_s, shortest_s = list(accumulate(seconds, initial=start_s))[1:], min(seconds)
+        if not (shortest_s > 0 and end_s[-1] < math.inf):
+            raise _no_time(shortest_s, max(seconds))
+        return Span(plan, start_s, seconds, end_s, alike, ())
 
     def _mixed(self, plan: StepPlan, alike: AlikeRounds) -> PricedStep:
         """One round with what the prompts add to it, which alone are the terms; or prompts alone."""
@@ -233,16 +240,18 @@ class BookedReplica(Replica):
             decode = [s.booking.decode(now) for s in self.scheduler.running if s.booking is not None]
         return self.pricer.price(decode, plan.prefill, plan.prompts_finished, **told(plan))
 
-    def _horizon(self, plan: StepPlan) -> int:
-        """Rounds until something other than a round happens."""
+    def _horizon(self, plan: StepPlan, first_s: float) -> int:
+        """Rounds until something other than a round happens: the next arrival may come in the last of them, or before."""
         timeline = self.scheduler.timeline
-        if plan.prefill or plan.preempted or len(self.scheduler.running) > plan.booked:
-            return 1
-        if plan.slots_may_change or plan.moved_blocks:
+        if plan.preempted or plan.slots_may_change or len(self.scheduler.running) > plan.booked:
             return 1
         rounds = min(timeline.first_end() - timeline.now, LONGEST_SPAN)
         if self._policy is not None and self._policy.looks_in < rounds:
             rounds = int(self._policy.looks_in)
+        arrival_s = self.next_arrival_s()
+        if first_s > 0 and arrival_s < math.inf:
+            # As contexts grow, no later round is shorter: these reach the next arrival, if not the horizon.
+            rounds = min(rounds, 1 + int((arrival_s - self.env.now) / first_s))
         kv = self.scheduler.kv
         blocks, most = timeline.coming(BLOCKS, rounds), kv.free_blocks + kv.booked_blocks
         if blocks[-1] > most:
@@ -279,7 +288,7 @@ class BookedReplica(Replica):
         step = (
             span.start_s, 0.0, booked, 0, booked * (1 + drafts), booked * drafts, -booked if drafts else 0, emitted,
             len(plan.prefill), prompt_tokens, plan.prompts_finished, plan.preempted, plan.running, plan.waiting,
-            plan.used_blocks - scheduler.timeline.next(BLOCKS),
+            plan.used_blocks - scheduler.kv.booked_blocks,
         )  # fmt: skip
         if self._policy is not None and self._policy.looks_in < math.inf:
             self._tell_booked(self._policy, rounds, booked)

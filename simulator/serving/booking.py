@@ -305,10 +305,17 @@ class BookingScheduler(Scheduler):
             self.unbooked = waiting
             self.unbook_all()
             return
-        for sequence in dict.fromkeys(waiting):
+        for sequence in self._in_order(waiting):
             shared_blocks = kv.shared_blocks.get(sequence.request_id, 0)
             timeline.add(sequence, gamma, kv.count_together(sequence.request_id), shared_blocks)
         self.unbooked = []
+
+    def _in_order(self, sequences: list[SequenceState]) -> list[SequenceState]:
+        """In the order of running, each once: answers that end with one step are told in that order."""
+        if len(sequences) < 2:
+            return sequences
+        wanted = set(sequences)
+        return [sequence for sequence in self.running if sequence in wanted]
 
     def unbook_all(self) -> None:
         """Back to sequence by sequence."""
@@ -326,7 +333,7 @@ class BookingScheduler(Scheduler):
     def _schedule_running(self, plan: StepPlan, decode: bool, index: int = 0) -> None:
         timeline, running = self.timeline, self.running
         booked = len(timeline)
-        if booked and not all(sequence.booking is None for sequence in running[booked:]):
+        if booked < len(running) and booked and any(sequence.booking is not None for sequence in running[booked:]):
             self.unbook_all()  # an unfinished prompt stands before a decoding sequence
         elif booked and not decode:
             index = booked

@@ -61,5 +61,9 @@ class TransferRecords:
     def __len__(self) -> int:
         return len(self.request_id)
 
+    def spans_s(self) -> dict[int, tuple[float, float]]:
+        """(when its prompt was computed, when its cache came) by request."""
+        return dict(zip(self.request_id, zip(self.computed_s, self.landed_s, strict=True), strict=True))
+
     def column(self, name: str) -> NDArray[Any]:
         return np.array(getattr(self, name))

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.serving.record import Floats, RequestRecord, RequestRecords, ServingResult
+from simulator.printed_numbers import significant
+from simulator.serving.record import Floats, RequestRecord, RequestRecords, ServingResult, StepRecords
 from simulator.theory import student_t_quantile
 from simulator.workload import ServiceLevel
 
@@ -50,19 +51,17 @@ class Distribution:
         return cls(int(data.size), float(data.mean()), *(float(value) for value in np.percentile(data, PERCENTILES)))
 
     @classmethod
-    def of_repeated(cls, values: Floats, times: NDArray[np.int64]) -> Distribution | None:
-        """The same of `values` of which each occurs so many `times`, without writing them out.
+    def of_repeated(cls, values: Floats, times: NDArray[np.int32]) -> Distribution | None:
+        """The same of `values` of which each occurs so many `times`, at least once, without writing them out.
 
         >>> Distribution.of_repeated(np.array([1.0, 3.0]), np.array([3, 1])) == Distribution.of([1.0, 1.0, 1.0, 3.0])
         True
         """
-        kept = times > 0
-        values, times = values[kept], times[kept]
         if not values.size:
             return None
         order = np.argsort(values)
         values, times = values[order], times[order]
-        up_to = np.cumsum(times)
+        up_to = np.cumsum(times, dtype=np.int64)
         count = int(up_to[-1])
         place = np.array(PERCENTILES) / 100 * (count - 1)
         whole = np.floor(place)
@@ -184,9 +183,6 @@ def summarise(
     missed = int(window.contains(cancelled_s).sum())
     cached = int(result.records.column("cached_tokens").sum())
     good = None if service_level is None else int(is_good(done, service_level).sum())
-    steps = result.steps
-    step_end_s = steps.column("start_s") + steps.column("seconds")
-    tokens = steps.column("emitted")[(window.start_s < step_end_s) & (step_end_s <= window.end_s)].sum()
     return Summary(
         requests=len(result.records),
         finished=len(served),
@@ -194,7 +190,7 @@ def summarise(
         cancelled=int((~np.isnan(cancelled_s)).sum()),
         preemptions=int(result.records.column("preemptions").sum()),
         swaps=int(result.records.column("swaps").sum()),
-        prefix_hit_rate=_ratio(cached, cached + float(steps.column("prefill_tokens").sum())),
+        prefix_hit_rate=_ratio(cached, cached + float(result.steps.column("prefill_tokens").sum())),
         measured=len(window.measured),
         queueing_s=latency["queueing"],
         ttft_s=latency["ttft"],
@@ -203,7 +199,7 @@ def summarise(
         itl_s=Distribution.of_repeated(*window.measured.gaps_s()),
         window_s=window.seconds,
         requests_per_s=_ratio(len(done), window.seconds) or 0.0,
-        output_tokens_per_s=_ratio(float(tokens), window.seconds) or 0.0,
+        output_tokens_per_s=_ratio(_emitted_in(result.steps, window), window.seconds) or 0.0,
         goodput_per_s=None if good is None else _ratio(good, window.seconds) or 0.0,
         good_fraction=None if good is None else _ratio(good, len(done) + missed),
         load=load_in(result, window),
@@ -213,6 +209,13 @@ def summarise(
         kv_transfer_s=_transfers(result, window, "landed_s"),
         kv_transfer_wait_s=_transfers(result, window, "begin_s"),
     )
+
+
+def _emitted_in(steps: StepRecords, window: Window) -> float:
+    """Tokens of the steps that end in the window."""
+    end_s = steps.column("start_s")
+    end_s += steps.column("seconds")
+    return float(steps.column("emitted")[window.contains(end_s)].sum())
 
 
 def _transfers(result: ServingResult, window: Window, until: str) -> Distribution | None:
@@ -243,14 +246,17 @@ def window_of(records: RequestRecords, warm_up_fraction: float = WARM_UP_FRACTIO
     start_s, end_s = float(arrival_s[-len(measured)]), float(records.column("arrival_s").max())
     note = (
         f"Latencies leave out the first {100 * warm_up_fraction:.0f} % of the requests (warm-up). "
-        f"Rates and means over time are from "
-        f"{start_s:.4g} s, the next arrival, to {end_s:.4g} s, the last arrival (no drain). Acceptance is over all requests."
+        f"Rates and means over time are from {significant(start_s)} s, the next arrival, to {significant(end_s)} s, "
+        "the last arrival (no drain). Acceptance is over all requests."
     )
     window = Window(start_s, end_s, measured, note)
     if window.contains(finish_s).sum() >= max(1.0, 0.1 * len(served)):
         return window
     start_s, end_s = float(arrival_s[0]), float(finish_s.max())
-    note = f"Nothing is left out, as few requests finish before the last arrival: {start_s:.4g} s to {end_s:.4g} s, with drain."
+    note = (
+        "Nothing is left out, as few requests finish before the last arrival: "
+        f"{significant(start_s)} s to {significant(end_s)} s, with drain."
+    )
     return Window(start_s, end_s, served, note)
 
 
@@ -258,7 +264,12 @@ def load_in(result: ServingResult, window: Window, prefill: bool = False) -> Loa
     """Means over the part of each step that lies in the window, of replicas that decode or, with `prefill`, of the others."""
     steps = result.steps
     start_s, seconds = steps.column("start_s"), steps.column("seconds")
-    weight = np.clip(np.minimum(start_s + seconds, window.end_s) - np.maximum(start_s, window.start_s), 0.0, None)
+    # In place, as there may be millions of steps.
+    weight = start_s + seconds
+    np.minimum(weight, window.end_s, out=weight)
+    weight -= np.maximum(start_s, window.start_s, out=start_s)
+    np.maximum(weight, 0.0, out=weight)
+    del start_s
     used_blocks, replicas = steps.column("used_blocks"), result.replicas
     if result.prefill_replicas and result.replica_of_step is not None:
         decoding = result.replicas - result.prefill_replicas
@@ -266,7 +277,7 @@ def load_in(result: ServingResult, window: Window, prefill: bool = False) -> Loa
         weight, used_blocks = weight * theirs, used_blocks[theirs]
         replicas = result.prefill_replicas if prefill else decoding
     busy_s, decoding_s = float(weight.sum()), float(weight @ steps.column("decode_sequences"))
-    in_window = np.divide(weight, seconds, out=np.zeros_like(weight), where=seconds > 0)
+    in_window = np.divide(weight, seconds, out=seconds, where=seconds > 0)
     busy_share = {name: float(in_window @ steps.term(name)) / busy_s for name in steps.term_names} if busy_s > 0 else {}
 
     def mean(name: str) -> float | None:

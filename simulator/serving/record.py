@@ -112,7 +112,8 @@ _COUNTS = (
     "request_id", "prompt_tokens", "output_tokens", "rounds", "draft_rounds", "drafted", "accepted", "preemptions",
     "cached_tokens", "swaps",
 )  # fmt: skip
-_NUMBERS = (*_TIMES, *_COUNTS, "first_round", "burst_at")
+# How each number of a request is kept: tokens and rounds of one request are far below 2³¹, as rounds of a replica are.
+_KINDS = dict.fromkeys(_TIMES, "d") | dict.fromkeys((*_COUNTS, "first_round"), "i") | {"request_id": "q", "burst_at": "q"}
 _BATCH = 1024
 
 
@@ -124,7 +125,7 @@ class RequestRecords(Sequence[RequestRecord]):
 
     def __init__(self, round_end_s: array[float] | None = None) -> None:
         self.round_end_s = array("d") if round_end_s is None else round_end_s
-        self._columns = {name: array("d" if name in _TIMES else "q") for name in _NUMBERS}  # type: dict[str, array[Any]]
+        self._columns = {name: array(kind) for name, kind in _KINDS.items()}  # type: dict[str, array[Any]]
         self._pending: list[RequestRow] = []
         self._burst_tokens = bytearray()
         self._own_bursts: dict[int, tuple[array[float], array[int]]] = {}
@@ -152,10 +153,9 @@ class RequestRecords(Sequence[RequestRecord]):
             order = np.arange(len(part)) if part._order is None else part._order
             for name, column in whole._columns.items():
                 values = np.array(part._columns[name])[order]
-                # Less than 0 is none.
-                column.frombytes(
-                    np.where(values >= 0, values + begins[name], values).tobytes() if name in begins else values.tobytes()
-                )
+                if name in begins:
+                    values[values >= 0] += begins[name]  # less than 0 is none
+                column.frombytes(values.tobytes())
             whole.round_end_s += part.round_end_s
             whole._burst_tokens += part._burst_tokens
             for index, row in enumerate(order.tolist()):
@@ -192,8 +192,8 @@ class RequestRecords(Sequence[RequestRecord]):
         self._pending.clear()
         if by_name:
             by_name["burst_at"] = tuple(burst_at)
-            for name in _NUMBERS:
-                self._columns[name].extend(by_name[name])
+            for name, column in self._columns.items():
+                column.extend(by_name[name])
 
     def sorted_by_id(self) -> RequestRecords:
         """The same records in the order of their ids."""
@@ -291,7 +291,7 @@ class RequestRecords(Sequence[RequestRecord]):
         tokens = self._burst_tokens[at : at + count] if at >= 0 else b"\1" * count
         return seconds, array("i", (1, *tokens))
 
-    def gaps_s(self) -> tuple[Floats, NDArray[np.int64]]:
+    def gaps_s(self) -> tuple[Floats, NDArray[np.int32]]:
         """Times between bursts of all records, and how often each occurs."""
         first, count, first_token_s = self.column("first_round"), self.column("rounds"), self.column("first_token_s")
         order = np.arange(len(self)) if self._order is None else self._order
@@ -299,12 +299,15 @@ class RequestRecords(Sequence[RequestRecord]):
         loose = np.concatenate([np.empty(0), *own])
         staged = (first >= 0) & (count > 0)
         first, count, begin_s = first[staged], count[staged], first_token_s[staged]
-        ends = np.array(self.round_end_s, dtype=np.float64)
+        ends = np.frombuffer(self.round_end_s)
         # A gap between two rounds occurs once for every record that took part in both.
-        starts, stops = np.bincount(first, minlength=len(ends)), np.bincount(first + count - 1, minlength=len(ends))
-        shared = np.cumsum(starts - stops)[: max(len(ends) - 1, 0)]
-        seconds = np.concatenate((loose, ends[first] - begin_s, np.diff(ends)))
-        times = np.concatenate((np.ones(len(loose) + len(first), dtype=np.int64), shared))
+        shared = np.zeros(len(ends), dtype=np.int32)
+        np.add.at(shared, first, 1)
+        np.subtract.at(shared, first + count - 1, 1)
+        np.cumsum(shared, out=shared)
+        between = np.flatnonzero(shared)
+        seconds = np.concatenate((loose, ends[first] - begin_s, ends[between + 1] - ends[between]))
+        times = np.concatenate((np.ones(len(loose) + len(first), dtype=np.int32), shared[between]))
         return seconds, times
 
 
@@ -346,6 +349,8 @@ class Values(NamedTuple):
     def packed(self, steps: int, dtype: Any) -> Values:
         """The same in little memory."""
         numbers = self.numbers.astype(dtype, copy=False)
+        if numbers.dtype.kind == "i":
+            numbers = numbers.astype(np.result_type(*map(np.min_scalar_type, (numbers.min(initial=0), numbers.max(initial=0)))))
         if self.counts is not None and self.place is None and (numbers == numbers[0]).all():
             return Values(numbers[:1].copy(), np.array([steps], dtype=np.int32))
         return self._replace(numbers=numbers)
@@ -362,9 +367,14 @@ class _Column:
     def add(self, piece: Values) -> None:
         self._pieces.append(piece)
 
-    def all(self, dtype: Any) -> NDArray[Any]:
+    def all(self, steps: int, dtype: Any) -> NDArray[Any]:
         """Every step's, (steps,)."""
-        return np.concatenate([np.empty(0, dtype=dtype), *(piece.of_steps() for piece in self._pieces)])
+        values, at = np.empty(steps, dtype=dtype), 0
+        for piece in self._pieces:
+            part = piece.of_steps()
+            values[at : at + len(part)] = part
+            at += len(part)
+        return values
 
 
 class StepRecords:
@@ -434,14 +444,14 @@ class StepRecords:
     def column(self, name: str) -> NDArray[Any]:
         """One field of `StepRecord` over all steps, (steps,)."""
         self._settle()
-        return self._columns[name].all(_TYPES.get(name, np.int32))
+        return self._columns[name].all(self._length, _TYPES.get(name, np.int32))
 
     def term(self, name: str) -> Floats:
         """Seconds of one cost term in every step, (steps,); 0 where a step has no such term, or none has."""
         self._settle()
         if name not in self._terms:
             return np.zeros(len(self))
-        return self._terms[name].all(np.float64)
+        return self._terms[name].all(self._length, np.float64)
 
     @property
     def term_names(self) -> tuple[str, ...]:

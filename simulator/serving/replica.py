@@ -64,9 +64,10 @@ class Transfers(Protocol):
 class Replica:
     """One engine in simulated time, with what it has done so far.
 
-    `request_done` is called with its id as each request finishes; `arrived` with each that is queued. `instant`: the order of
-    what happens at one time, where that matters to other replicas. `transfers`: where prompts are computed and decoded on engines
-    of their own; `hands_over`: this one computes prompts, and `makes_first_token` too.
+    `request_done` is called with its id as each request finishes; `arrived` with each that is queued. `next_arrival_s` tells
+    when the next one comes, where that is known. `instant`: the order of what happens at one time, where that matters to other
+    replicas. `transfers`: where prompts are computed and decoded on engines of their own; `hands_over`: this one computes
+    prompts, and `makes_first_token` too.
     """
 
     transfers: Transfers | None = None
@@ -88,6 +89,7 @@ class Replica:
         self._steps = StepRecords()
         self.request_done: Callable[[int], None] = lambda _: None
         self.arrived: Callable[[SequenceState], None] = lambda _: None
+        self.next_arrival_s: Callable[[], float] = lambda: math.inf
         self._policy = num_speculative_tokens if isinstance(num_speculative_tokens, DraftPolicy) else None
         self._last_gamma: int | None = None  # of the last step that decoded
         self._start()

@@ -144,6 +144,7 @@ class _Fleet:
         for index, theirs in enumerate(dealt):
             share = None if users is None else users // active + (index < users % active)
             self._loop_of.append(loop(theirs, replicas[index].submit, share))
+            replicas[index].next_arrival_s = self._loop_of[index].next_arrival_s
 
     def _answered(self, replica: int, request_id: int) -> None:
         if self.ways is not None:

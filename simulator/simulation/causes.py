@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simulator.cost.round import RoundCost
+from simulator.printed_numbers import significant
 from simulator.simulation.variant import Variant
 
 
@@ -25,7 +26,7 @@ def causes_of(plain: Variant, variant: Variant, cost: RoundCost) -> tuple[str, .
     if before.queueing_s and after.queueing_s and before.e2e_latency_s:
         change_s = after.queueing_s.mean - before.queueing_s.mean
         if abs(change_s) > 0.05 * before.e2e_latency_s.mean:
-            causes.append(f"queueing {change_s:+.3g} s per request")
+            causes.append(f"queueing {'+' if change_s > 0 else ''}{significant(change_s)} s per request")
     if after.preemptions != before.preemptions:
         causes.append(f"preemptions {before.preemptions} → {after.preemptions}")
     if after.cancelled != before.cancelled:
@@ -33,6 +34,8 @@ def causes_of(plain: Variant, variant: Variant, cost: RoundCost) -> tuple[str, .
     taken = 1 - variant.kv_blocks / plain.kv_blocks
     if taken > 0.05:
         causes.append(f"the drafter takes {100 * taken:.0f} % of the KV cache")
+    if variant.result.prefill_replicas and variant.saturation.prefill_share == 1:
+        causes.append("instances that compute prompts set the capacity, which speculation cannot raise")
     if before.load.prefill_share > 0.2:
         causes.append(f"{100 * before.load.prefill_share:.0f} % of busy time is prefill, which speculation cannot shorten")
     return tuple(causes)

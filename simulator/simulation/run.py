@@ -12,7 +12,7 @@ from simulator.simulation.result import SimulationResult
 from simulator.simulation.server import Server, speculative_servers
 from simulator.simulation.variant import served_variant
 from simulator.validity import doubts_at
-from simulator.workload import Request, requests_of
+from simulator.workload import Request
 
 
 def simulate(scenario: Scenario, progress: Progress | None = None, readable: bool = False) -> SimulationResult:
@@ -22,7 +22,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None, readable: boo
 
     Where acceptance is left open, each of them runs at the low and the high end of a sourced band for the method.
     """
-    requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
+    requests = scenario.requests()
     warnings = list(scenario.remarks)
     plain = served_variant(replace(Server.of(scenario), readable=readable), "no speculation", requests, progress)
     warnings += _too_short(scenario, requests)

@@ -9,7 +9,7 @@ from itertools import cycle
 
 import numpy as np
 
-from simulator.cost.round import StepPricer
+from simulator.cost.pricer import StepPricer
 from simulator.serving import AcceptancePath, BatchingRules, ServingResult, serve
 from simulator.serving.metrics import Window, load_in
 from simulator.simulation.server import Server
@@ -84,7 +84,7 @@ def _disaggregated(server: Server, requests: tuple[Request, ...]) -> _Together:
     computed_per_s = len(prefill.engines) / _prompt_s(server.prefill_pricer, engine.rules, requests)
 
     def run(arriving: tuple[Request, ...], path: Callable[[Request], AcceptancePath]) -> ServingResult:
-        return server.serve(arriving, path)
+        return server.serve(arriving, path, by_load=True)
 
     at_once = sum(at_once * count for _, at_once, count in sizes)
     return _Together(server, at_once, min(decoded_per_s, computed_per_s), run)

@@ -9,20 +9,19 @@ from functools import cached_property
 from simulator.acceptance import AcceptanceLaw, band_for
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import share
-from simulator.cost.round import StepPricer
+from simulator.cost.pricer import StepPricer
 from simulator.draft_policy import FIXED, AcceptanceWindow, BatchTable, ByContext, GoodputOptimal, PolicySpec, tokens_in
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
 from simulator.serving import AcceptancePath, BatchingRules, Engine, Prefill, ServingResult, serve_on_replicas
 from simulator.serving.policies import DraftPolicy, live_policy, table_of
 from simulator.simulation.batching import batching_rules, prefill_rules
+from simulator.simulation.paths import Paths
 from simulator.spec import SpecError
-from simulator.workload import Request, mean_context_tokens, requests_of
+from simulator.workload import Request, mean_context_tokens
 
 # Gains this close are taken as equal, and the smaller γ is preferred: it takes less memory and fewer rows.
 TIE = 0.03
-# Acceptance paths of this many requests are kept from run to run, some 3 kB each.
-KEPT_PATHS = 5_000
 
 
 class _NoDrafts:
@@ -52,8 +51,6 @@ class Server:
     readable: bool = False
     policy: PolicySpec = FIXED
     method: str = ""
-    # Each γ is run several times on the same requests.
-    _paths: dict[tuple[int, int, int], AcceptancePath] = field(default_factory=dict, init=False, repr=False, compare=False)
     _round_s: dict[tuple[int, int, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -74,18 +71,13 @@ class Server:
         # While a policy that looks is off, text is searched all the same: it may be on again any moment.
         return replace(self.deployment.replica().pricer(full), drafts_at=None if self.policy.looks else self.drafts)
 
+    @cached_property
+    def paths(self) -> Paths | None:
+        """The acceptance of each request; None without speculation."""
+        return None if self.law is None else Paths(self.law, self.scenario.file.seed)
+
     def path(self, request: Request) -> AcceptancePath:
-        if self.law is None:
-            return _NO_DRAFTS
-        key = (request.request_id, request.prompt_tokens, request.output_tokens)
-        path = self._paths.get(key)
-        if path is None:
-            path = self.law.path(
-                request.request_id, request.output_tokens, self.scenario.file.seed, prompt_tokens=request.prompt_tokens
-            )
-            if len(self._paths) < KEPT_PATHS:
-                self._paths[key] = path
-        return path
+        return _NO_DRAFTS if self.paths is None else self.paths.of(request)
 
     def live_policy(self) -> DraftPolicy:
         """The policy at work, fresh: nothing seen yet."""
@@ -143,7 +135,7 @@ class Server:
     @cached_property
     def mean_context_tokens(self) -> float:
         """Of the scenario's own requests while they decode."""
-        return mean_context_tokens(requests_of(self.scenario.file.workload, self.scenario.file.seed, self.scenario.source))
+        return mean_context_tokens(self.scenario.requests())
 
     def mean_acceptance_length(self, drafts: int) -> float:
         """τ of a round of so many drafts a sequence, by the law; 1 of a plain step."""
@@ -177,12 +169,19 @@ class Server:
         users: int | None = None,
         think_time_s: float = 0.0,
         time_out_s: float | None = None,
+        by_load: bool = False,
     ) -> ServingResult:
-        """Every request to its end on all replicas, however they arrive."""
+        """Every request to its end on all replicas, however they arrive. by_load: whatever the routers of the scenario, each goes
+        where the fewest are."""
         engines = [kind.engine(round_scale) for kind, count in self.kinds for _ in range(count)]
+        if self.paths is not None:
+            self.paths.expect(requests)
+        router, prefill = self.scenario.file.parallel.router or "round_robin", self.prefill
+        if by_load:
+            router, prefill = "least_outstanding", None if prefill is None else prefill._replace(router="least_outstanding")
         return serve_on_replicas(
-            requests, engines, path, router=self.scenario.file.parallel.router or "round_robin", prefill=self.prefill,
-            users=users, think_time_s=think_time_s, time_out_s=time_out_s, readable=self.readable,
+            requests, engines, path, router=router, prefill=prefill, users=users, think_time_s=think_time_s,
+            time_out_s=time_out_s, readable=self.readable,
         )  # fmt: skip
 
     def refusal(self, request: Request) -> str:

@@ -14,7 +14,7 @@ from simulator.simulation.progress import Progress, counter
 from simulator.simulation.saturation import Saturation, saturation_of
 from simulator.simulation.server import Server
 from simulator.spec import SpecError
-from simulator.workload import Request, requests_of
+from simulator.workload import Request
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def require_served(scenario: Scenario, summary: Summary) -> None:
 
 def plain_load(scenario: Scenario) -> Load:
     """How busy the server is without speculation: mean batch and context of the scenario's own requests."""
-    requests = requests_of(scenario.file.workload, scenario.file.seed, scenario.source)
+    requests = scenario.requests()
     summary = summarise(Server.of(scenario).run(requests))
     require_served(scenario, summary)
     return summary.load

@@ -6,6 +6,7 @@ import math
 from typing import Literal
 
 from simulator.cost.uncertainty import Estimate
+from simulator.printed_numbers import significant
 from simulator.scenario import Scenario
 from simulator.serving import Summary
 from simulator.serving.metrics import is_good
@@ -41,7 +42,7 @@ def unjudged(metric: str, plain: Summary, speculative: Summary, e2e: Estimate) -
         return f"{latency} (no {metric} to compare)", verdict_of(e2e)
     if before == after == 0:
         return f"{latency} (no request of either run meets the service level)", "close"
-    change = f"rises from none to {after:.3g}" if after > 0 else f"falls from {before:.3g} to none"
+    change = f"rises from none to {significant(after)}" if after > 0 else f"falls from {significant(before)} to none"
     return f"{latency} (goodput {change} requests per second)", "win" if after > 0 else "lose"
 
 

@@ -1,4 +1,4 @@
-"""`validate --published`: predictions beside published runs, the page that says how far they are, and what a change moved."""
+"""`validate --published` and `--unseen`: predictions beside published runs, the page of their errors, and the constants."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from simulator.prediction import COLUMNS, as_row
 from simulator.questions.accuracy import Scored, as_shipped, left_out
 from simulator.questions.engine_fit import CONSTANTS, UNFITTED, EngineFit
 from simulator.questions.published_cases import FOLDER, published_cases
+from simulator.questions.unseen_runs import first_scored, scored_now
 from simulator.reports.accuracy import accuracy_markdown
+from simulator.reports.unseen_runs import unseen_markdown
 from simulator.spec import Problem, SpecError
 from simulator.whole_file import write_whole
 
 BEGIN = "<!-- computed by `python -m simulator validate --published --page`: do not edit by hand -->"
+BEGIN_UNSEEN = "<!-- computed by `python -m simulator validate --unseen --page`: do not edit by hand -->"
 END = "<!-- end of what is computed -->"
 
 
@@ -91,12 +94,28 @@ def write_page(page: Path, progress: Callable[[str, int, int], None] = lambda *_
     try:
         (page.parent / "figures").mkdir(parents=True, exist_ok=True)
         save(accuracy_figure(without), page.parent / "figures" / "accuracy.png")
-        block = f"{BEGIN}\n\n{accuracy_markdown(shipped, without, fit, 'figures/accuracy.png')}\n{END}\n"
-        old = page.read_text(encoding="utf-8") if page.exists() else "# Accuracy\n\n" + BEGIN + END + "\n"
-        marks = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END) + r"\n?", re.DOTALL)
+    except OSError as error:
+        raise _unwritable(page, error) from None
+    _write_between(page, BEGIN, accuracy_markdown(shipped, without, fit, "figures/accuracy.png"))
+    return without
+
+
+def write_unseen(page: Path) -> None:
+    """Puts the scores of the runs never seen between their marks of a page, or on a new page. Raises `SpecError` as above."""
+    _write_between(page, BEGIN_UNSEEN, unseen_markdown(first_scored(), scored_now()))
+
+
+def _write_between(page: Path, begin: str, text: str) -> None:
+    block = f"{begin}\n\n{text}\n{END}\n"
+    try:
+        old = page.read_text(encoding="utf-8") if page.exists() else f"# Accuracy\n\n{begin}{END}\n"
+        marks = re.compile(re.escape(begin) + ".*?" + re.escape(END) + r"\n?", re.DOTALL)
         if not marks.search(old):
-            raise SpecError([Problem(str(page), "", f"must hold the mark {BEGIN}", "", "")])
+            raise SpecError([Problem(str(page), "", f"must hold the mark {begin}", "", "")])
         write_whole(page, marks.sub(lambda _: block, old))
     except OSError as error:
-        raise SpecError([Problem("--page", "", f"must be a file that can be written: {error.strerror}", str(page))]) from None
-    return without
+        raise _unwritable(page, error) from None
+
+
+def _unwritable(page: Path, error: OSError) -> SpecError:
+    return SpecError([Problem("--page", "", f"must be a file that can be written: {error.strerror}", str(page))])

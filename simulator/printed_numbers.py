@@ -1,0 +1,32 @@
+"""Numbers as people read them: three significant digits, thousands apart, no exponent."""
+
+from __future__ import annotations
+
+import math
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`digits` significant digits without exponent, thousands apart.
+
+    >>> [significant(value) for value in (1.6, 9.999, 0.01234, 27298, 0)]
+    ['1.60', '10.0', '0.0123', '27,300', '0']
+    """
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.{digits - 1}e}")
+    decimals = max(digits - 1 - math.floor(math.log10(abs(rounded))), 0)
+    return f"{rounded:,.{decimals}f}"
+
+
+def times(value: float) -> str:
+    """A factor, ``1.62×``."""
+    return f"{significant(value)}×"
+
+
+def milliseconds(seconds: float) -> str:
+    """Seconds as milliseconds with their unit.
+
+    >>> milliseconds(0.0123)
+    '12.3 ms'
+    """
+    return f"{significant(1e3 * seconds)} ms"
