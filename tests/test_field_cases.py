@@ -276,6 +276,17 @@ def test_d8_wins_alone_by_what_was_measured() -> None:
     assert d8(1).plain_step_s == pytest.approx(1 / 22.73, rel=R_TOLERANCE), D8_THREAD
 
 
+# Plain tokens/s of 256 tokens after a prompt of 256, and what one prompt takes as priced, with others of its batch: the rest are steps.
+D8_PLAIN = {1: (22.73, 0.163), 4: (87.91, 0.041), 16: (258.53, 0.017), 64: (789.11, 0.015)}
+
+
+@pytest.mark.parametrize("batch", D8_PLAIN)
+def test_d8_plain_steps_grow_with_the_batch(batch: int) -> None:
+    rate, prompt_s = D8_PLAIN[batch]
+    step_s = batch * (256 / rate - prompt_s) / 255
+    assert d8(batch).plain_step_s == pytest.approx(step_s, rel=R_TOLERANCE), D8_THREAD
+
+
 def test_the_gain_of_d8_fades_with_load() -> None:
     gains = [d8(batch).speedup for batch in (1, 4, 16, 64)]
     assert gains == sorted(gains, reverse=True)

@@ -1,7 +1,7 @@
 """Further deployments that people reported, in less detail (C11 to C73 of the field cases): the sign where model, device and acceptance
 are stated, else the law that the report shows.
 
-Not told apart here for want of a device, a shape, an acceptance or a rate: C18, C21 to C26, C30 to C37, C39 to C50, C52 to C58, C60,
+Not told apart here for want of a device, a shape, an acceptance or a rate: C18, C23 to C26, C30 to C37, C40 to C50, C52 to C58, C60,
 C62, C63, C70 to C72 (memory, prefix caches, grammars and acceptance have their own tests; prefill kernels that serve verification are
 not priced). C17 and C19: tests of captured sizes, and D8. C28, C29: kernels for a few rows. C59, C74: acceptance.
 """
@@ -103,6 +103,23 @@ def test_c20_multi_token_prediction_pays_alone_and_fades() -> None:
     assert sixteen > 1.15 * alone
 
 
+def test_c21_a_plain_step_of_a_large_blackwell() -> None:
+    """sgl-project/sglang#26171, Qwen3-8B at batch 1: 260 tokens/s. (Acceptance of the drafts is not stated.)"""
+    point = {"hardware": "b200_sxm", "engine": "sglang", "target_model": "Qwen/Qwen3-8B", "method": "eagle3", "precision": "bf16"}
+    step_s = predicted(**point, num_speculative_tokens=3, batch=1, context_len=400).plain_step_s
+    assert step_s == pytest.approx(1 / 260, rel=0.15)
+
+
+@pytest.mark.parametrize(("prompts", "gain"), [(2, 466 / 357), (8, 1378 / 988), (16, 2082 / 1726)])
+def test_c22_synchronous_scheduling_costs_a_small_target_a_third(prompts: int, gain: float) -> None:
+    """vllm-project/vllm#29184, Qwen3-1.7B on an H20 with n-grams, k = 3: tokens/s before and after asynchronous scheduling, at the same
+    acceptance, so that the ratio is that of rounds."""
+    point = {"hardware": "h20", "target_model": "Qwen/Qwen3-1.7B", "method": "ngram", "num_speculative_tokens": 3}
+    point |= {"batch": prompts, "context_len": 400, "precision": "bf16"}
+    before, after = (predicted(**point, engine=engine).round_s or 0.0 for engine in ("vllm_2025", "vllm"))
+    assert before / after == pytest.approx(gain, rel=0.15)
+
+
 def test_c27_a_drafter_that_is_off_still_costs_a_little() -> None:
     """vllm-project/vllm#5000, Llama-3-70B on four devices, batch 8: 5.4 s without, 5.5 to 5.8 s loaded and disabled."""
     target = find_model("meta-llama/Meta-Llama-3-70B")
@@ -121,6 +138,17 @@ def test_c38_speculation_returns_at_high_batch_with_long_contexts() -> None:
     ratios = [r(**point, num_speculative_tokens=3, batch=128, context_len=tokens) for tokens in (500, 4000, 16000)]
     assert ratios == sorted(ratios, reverse=True)
     assert ratios[0] - 1 > 2 * (ratios[-1] - 1)
+
+
+def test_c39_a_block_drafter_takes_a_quarter_of_the_cache() -> None:
+    """vllm-project/recipes#839, Qwen3.8-27B-FP8 on an H20: 1,156,401 tokens beside a block drafter, 1,559,405 beside an MTP layer."""
+    target, device = find_model("Qwen/Qwen3.5-27B"), find_hardware("h20")
+    drafters = {"block": find_model("SpecForge/qwen3.6-27b-dflash"), "mtp": built_head(target, "mtp", 3)}
+    tokens = {
+        method: Deployment(device, find_engine("vllm"), target, "fp8", method=method, drafter=drafter).kv_tokens(0.9)
+        for method, drafter in drafters.items()
+    }
+    assert tokens["block"] / tokens["mtp"] == pytest.approx(1156401 / 1559405, rel=0.1)
 
 
 def test_c51_a_round_costs_the_same_whatever_is_accepted() -> None:

@@ -99,7 +99,8 @@ def _validate_published(
     from simulator.validate import published as validation
 
     if refit:
-        changed = validation.refit()
+        with progress_bars(quiet=as_json, doing="leaving out", things="families") as progress:
+            changed = validation.refit(progress)
         err.print("\n".join([*changed, f"{len(changed)} constants changed"]))
         return
     old = None if diff is None else accuracy.read_speedups(diff)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.deployment import Deployment
+from simulator.cost.doubts import ROUND_NOISE_STD, Doubts, shipped_doubts
 from simulator.cost.drafting import overhead_name
 from simulator.cost.pricer import StepPricer
 from simulator.cost.remote_draft import RemoteDraft
@@ -23,10 +24,6 @@ from simulator.hardware import Hardware, Quantity
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import MODELLESS_METHODS
 
-# Rounds measured twice in one configuration differ by 3 % (median) and 11-12 % (90th percentile): docs/model.md.
-ROUND_NOISE_STD = 0.035
-# Runs of engines on architectures, or by laboratories, that no constant was fitted on: docs/accuracy.md.
-TRANSFER_STD = 0.10
 # Absolute step times of one shape differ by 4-6 % between software stacks on one device.
 STEP_NOISE_STD = 0.05
 Z80 = 1.2816
@@ -56,6 +53,7 @@ class UncertainPricer:
 
     deployment: Deployment
     full_acceptance_rate: float = 0.5
+    doubts: Doubts = field(default_factory=shipped_doubts)
     base: StepPricer = field(init=False)
     shifted: tuple[tuple[str, StepPricer], ...] = field(init=False)
     correlation: NDArray[np.float64] = field(init=False)
@@ -83,10 +81,19 @@ class UncertainPricer:
         return ratio, plain
 
     @property
+    def transferred(self) -> bool:
+        """Whether the engine's constants come from other architectures."""
+        return self.deployment.hardware.profile.architecture not in self.deployment.engine.fitted_on
+
+    @property
     def floor_std(self) -> float:
-        """What stays in doubt whatever the coefficients: more where the engine's constants come from other architectures."""
-        engine, profile = self.deployment.engine, self.deployment.hardware.profile
-        return math.hypot(ROUND_NOISE_STD, 0.0 if profile.architecture in engine.fitted_on else TRANSFER_STD)
+        """What stays in doubt whatever the coefficients."""
+        return math.hypot(ROUND_NOISE_STD, self.doubts.transfer_std if self.transferred else 0.0)
+
+    def coefficient_std(self, gamma: int, batch: int, context: float) -> float:
+        """One standard deviation of ln R from the doubts of all coefficients, before the share of it that shows."""
+        ratio, _ = self.sensitivities(gamma, batch, context, 1.0)
+        return math.sqrt(self._covariance(ratio, ratio)) / self.doubts.coefficient_share
 
     def log_std(self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0) -> float:
         """One standard deviation of ln R, the noise floor included."""
@@ -106,8 +113,8 @@ class UncertainPricer:
         return gain * surprise, math.hypot(math.sqrt(max(left, 0.0)), self.floor_std)
 
     def _covariance(self, first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-        """Of two quantities, by their sensitivities; a variance is none below 0."""
-        found = float(first @ self.correlation @ second)
+        """Of two quantities, by their sensitivities, as far as it shows; a variance is none below 0."""
+        found = float(first @ self.correlation @ second) * self.doubts.coefficient_share**2
         return max(found, 0.0) if first is second else found
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from simulator import theory
 from simulator.acceptance import resolve_acceptance, resolve_tree_acceptance
 from simulator.cost.deployment import Deployment
+from simulator.cost.doubts import Doubts, shipped_doubts
 from simulator.cost.uncertainty import Z80, UncertainPricer
 from simulator.prediction.point import ALIASES, OperatingPoint
 from simulator.prediction.prediction import Prediction
@@ -45,13 +46,15 @@ def predict_document(point: OperatingPoint, document: Document) -> Prediction:
     return answer(resolve(point, document), point, document)
 
 
-def answer(question: Question, point: OperatingPoint, document: Document) -> Prediction:
-    """The prediction of a question whose names are resolved; its deployment may hold other constants than the shipped ones."""
+def answer(question: Question, point: OperatingPoint, document: Document, doubts: Doubts | None = None) -> Prediction:
+    """The prediction of a question whose names are resolved; its deployment may hold other constants than the shipped ones, and
+    `doubts` may add up in another way."""
     deployment, gamma, batch = question.deployment, question.gamma, question.batch
     tau, full, notes = accepted(question, document)
-    unserved = cannot_be_served(deployment, batch, question.context)
+    drafts = gamma if deployment.tree is None else deployment.tree.nodes - 1
+    unserved = cannot_be_served(deployment, batch, question.context, drafts)
     notes += (unserved,) if unserved else ()
-    pricer = UncertainPricer(deployment, full)
+    pricer = UncertainPricer(deployment, full, doubts or shipped_doubts())
     cost = pricer.base.round(gamma, batch, question.context)
     measured_s = measured_plain_step_s(point, question, pricer.base)
     if measured_s is not None:
@@ -79,14 +82,18 @@ def answer(question: Question, point: OperatingPoint, document: Document) -> Pre
     )  # fmt: skip
 
 
-def cannot_be_served(deployment: Deployment, batch: int, context: float, utilization: float = MEMORY_UTILIZATION) -> str:
-    """Why no server could hold so many sequences of so many tokens, or ""."""
+def cannot_be_served(
+    deployment: Deployment, batch: int, context: float, drafts: int, utilization: float = MEMORY_UTILIZATION
+) -> str:
+    """Why no server could hold so many sequences of so many tokens and drafts, or ""."""
     tokens = deployment.kv_tokens(utilization)
     devices = f"{deployment.devices} × {deployment.hardware.name}"
     if tokens <= 0:
         return f"no verdict: the models do not fit on {devices} at {100 * utilization:.0f} % of memory"
-    if tokens < batch * context:
-        return f"no verdict: the KV cache of {devices} holds {tokens:,} tokens, not {batch * context:,.0f}"
+    held = batch * deployment.held_tokens(context, drafts)
+    if tokens < held:
+        states = ", recurrent states counted" if deployment.state_blocks(drafts) else ""
+        return f"no verdict: the KV cache of {devices} holds {tokens:,} tokens, not {held:,.0f}{states}"
     return ""
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import resources
+from simulator.cost.doubts import Doubts
 from simulator.cost.uncertainty import with_coefficient, with_constant
 from simulator.hardware import Hardware, Quantity
 from simulator.prediction import OperatingPoint, Prediction, Question, accepted, answer, benchmark_speedup, resolve
@@ -26,6 +27,8 @@ from simulator.serving_engine import ServingEngine
 RUN_STD = 0.05
 FAMILY_STD = 0.04
 _STEP = 0.02
+# Residuals beyond so many standard deviations count less than their square.
+_ROBUST = 2.0
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,22 @@ CONSTANTS = (
 
 
 @dataclass(frozen=True)
+class LessOne:
+    """What a fit would be without the runs of one more family, to first order: how its logarithms move, and their covariance."""
+
+    move: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
 class Fit:
-    """Fitted values: logarithms and their covariance, in the order of `CONSTANTS`; by engine, the architectures they rest on."""
+    """Fitted values: logarithms and their covariance, in the order of `CONSTANTS`; by engine, the architectures they rest on; by
+    family, what one more family would change."""
 
     log_values: NDArray[np.float64]
     covariance: NDArray[np.float64]
     fitted_on: Mapping[str, tuple[str, ...]]
+    without: Mapping[str, LessOne] = field(default_factory=dict)
 
     def correlations(self, engine_id: str, at_least: float = 0.05) -> dict[str, dict[str, float]]:
         """Between the constants that concern an engine, those of layer kinds among them; weaker ones are left out."""
@@ -182,9 +195,12 @@ class EngineFit:
 
         from scipy.optimize import least_squares  # slow to load
 
-        found = least_squares(residuals, self.prior, jac=jacobian, loss="soft_l1", f_scale=2.0, xtol=1e-4, ftol=1e-6)
-        curvature = np.asarray(found.jac)
-        return Fit(np.asarray(found.x), np.linalg.inv(curvature.T @ curvature), self._fitted_on(chosen))
+        found = least_squares(residuals, self.prior, jac=jacobian, loss="soft_l1", f_scale=_ROBUST, xtol=1e-4, ftol=1e-6)
+        slopes, pulls = np.asarray(found.jac), _pulls(np.asarray(found.fun))
+        curvature = slopes.T @ slopes
+        back = self.prior - found.x
+        less = {name: _less(curvature, slopes[group], pulls[group], back) for name, group in zip(seen, groups, strict=True)}
+        return Fit(np.asarray(found.x), np.linalg.inv(curvature), self._fitted_on(chosen), less)
 
     def _fitted_on(self, chosen: Sequence[int]) -> dict[str, tuple[str, ...]]:
         """By engine with a constant of its own: architectures of its runs."""
@@ -195,10 +211,14 @@ class EngineFit:
                 seen[self.engines[index]].add(self.questions[index].deployment.hardware.profile.architecture)
         return {engine: tuple(sorted(found)) for engine, found in seen.items()}
 
-    def predictions(self, fit: Fit, chosen: Sequence[int]) -> list[Prediction]:
+    def predictions(self, fit: Fit, chosen: Sequence[int], doubts: Doubts | None = None) -> list[Prediction]:
         """What `predict` answers with the fitted constants and their doubts."""
         changed = self._changed(fit.quantities(), fit)
-        return [answer(changed(index), self.cases[index].point, self.cases[index].document) for index in chosen]
+        return [answer(changed(index), self.cases[index].point, self.cases[index].document, doubts) for index in chosen]
+
+    def question(self, fit: Fit, index: int) -> Question:
+        """The question of a case under the fitted constants and their doubts."""
+        return self._changed(fit.quantities(), fit)(index)
 
     def _changed(self, quantities: Mapping[str, Quantity], fit: Fit | None = None) -> Callable[[int], Question]:
         """The question of a case under other constants, and what else a fit says of them; devices and engines are changed once
@@ -246,3 +266,20 @@ def _whitened(errors: NDArray[np.float64], groups: Sequence[NDArray[np.intp]]) -
         shrink = RUN_STD / math.hypot(RUN_STD, math.sqrt(len(group)) * FAMILY_STD)
         white[group] -= errors[group].mean() / RUN_STD * (1 - shrink)
     return white
+
+
+def _pulls(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Residuals as scipy weighs them under the robust loss: times its weighted slopes they are the gradient."""
+    squares = (residuals / _ROBUST) ** 2
+    first, second = (1 + squares) ** -0.5, -0.5 * (1 + squares) ** -1.5 / _ROBUST**2
+    pulls: NDArray[np.float64] = residuals * first / np.sqrt(np.maximum(first + 2 * second * residuals**2, np.finfo(float).eps))
+    return pulls
+
+
+def _less(
+    curvature: NDArray[np.float64], slopes: NDArray[np.float64], pulls: NDArray[np.float64], back: NDArray[np.float64]
+) -> LessOne:
+    """One Newton step from the maximum once these rows are gone, no further than `back` to the priors."""
+    covariance = np.asarray(np.linalg.inv(curvature - slopes.T @ slopes), dtype=np.float64)
+    move = covariance @ (slopes.T @ pulls)
+    return LessOne(np.clip(move, np.minimum(back, 0.0), np.maximum(back, 0.0)), covariance)

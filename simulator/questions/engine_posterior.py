@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.uncertainty import ROUND_NOISE_STD, STEP_NOISE_STD, quantities, with_constant
+from simulator.cost.doubts import ROUND_NOISE_STD
+from simulator.cost.uncertainty import STEP_NOISE_STD, quantities, with_constant
 from simulator.questions.measured_point import Anchor, MeasuredPoint
 from simulator.scenario import Scenario
 from simulator.serving_engine import ServingEngine

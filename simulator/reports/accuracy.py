@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from simulator.questions.accuracy import CONSTANT_SPEEDUP, Moved, Score, Scored, log_ratio, score
+from simulator.questions.accuracy import CONSTANT_SPEEDUP, Moved, Score, Scored, inside_by_family, log_ratio, score
 from simulator.questions.engine_fit import CONSTANTS, UNFITTED, Fit
 from simulator.questions.published_cases import PublishedCase, by
 from simulator.reports.tables import NOTHING
@@ -23,7 +23,8 @@ def accuracy_sentence(scored: Sequence[Scored]) -> str:
     ]
     return (
         f"{total.cases} published runs: median error of R {percent(total.median)}, 90th percentile {percent(total.p90)}, sign "
-        f"right in {' and '.join(sides)}, {percent(total.inside)} inside 80 % intervals {percent(total.width)} wide."
+        f"right in {' and '.join(sides)}, {percent(total.inside)} inside 80 % intervals {percent(total.width)} wide "
+        f"({percent(inside_by_family(scored))} where each family counts once)."
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,12 @@ def plain_scalar(text: str) -> Any:
     if _FLOAT.match(text):
         return float(text)
     return _SPECIAL_FLOATS.get(text.lower(), text)
+
+
+def unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """For `json.loads` (object_pairs_hook): an object whose keys all differ. Raises ValueError where one stands twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)}: must stand only once")
+    return found

@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from simulator import resources
+from simulator.cost.doubts import FILE as DOUBTS
+from simulator.cost.doubts import Doubts
 from simulator.hardware import Quantity
 from simulator.plots.accuracy import accuracy_figure
 from simulator.plots.style import save
 from simulator.prediction import COLUMNS, as_row
-from simulator.questions.accuracy import Scored, as_shipped, left_out
+from simulator.questions.accuracy import Scored, as_shipped, fits_left_out, left_out
 from simulator.questions.engine_fit import CONSTANTS, UNFITTED, EngineFit
+from simulator.questions.interval_fit import fitted_doubts, residuals
 from simulator.questions.published_cases import FOLDER, published_cases
 from simulator.questions.unseen_runs import first_scored, scored_now
 from simulator.reports.accuracy import accuracy_markdown
@@ -36,12 +39,14 @@ def table(scored: Sequence[Scored]) -> str:
     return text.getvalue()
 
 
-def refit() -> list[str]:
-    """Fits the constants anew and writes them over the shipped ones. Returns "FILE: constant old → new" for those that changed.
+def refit(progress: Callable[[str, int, int], None] = lambda *_: None) -> list[str]:
+    """Fits the constants anew, then how doubts add up, and writes both over the shipped ones. Returns "FILE: constant old → new"
+    for those that changed. progress: as of `left_out`.
 
     Raises `SpecError` where a profile lacks the line of a constant.
     """
-    fit = EngineFit([case for case in published_cases() if case.family not in UNFITTED]).fit()
+    fits = fits_left_out(progress)
+    fit = fits[UNFITTED[0]]
     quantities, told = fit.quantities(), []
     for constant in CONSTANTS:
         files = [resources.folder("engine") / f"{engine}.yaml" for engine in constant.engines]
@@ -49,6 +54,20 @@ def refit() -> list[str]:
             told += _rewritten(path, constant.name, quantities[constant.id])
     for engine in sorted({engine for constant in CONSTANTS for engine in constant.engines}):
         told += _correlated(resources.folder("engine") / f"{engine}.yaml", fit.correlations(engine))
+    doubts = fitted_doubts(residuals(EngineFit(published_cases()), fits))
+    return told + _doubted(resources.folder(FOLDER) / DOUBTS, doubts)
+
+
+def _doubted(path: Path, doubts: Doubts) -> list[str]:
+    """The lines of the doubts replaced; comments stay."""
+    text, told = path.read_text(encoding="utf-8"), []
+    for name, value in doubts.model_dump().items():
+        changed = re.sub(rf"^{name}: .*$", f"{name}: {value}", text, flags=re.MULTILINE)
+        if changed != text:
+            told.append(f"{path.name}: {name} → {value}")
+            text = changed
+    if told:
+        write_whole(path, text)
     return told
 
 
