@@ -10,6 +10,7 @@ import pytest
 
 from simulator import resources
 from simulator.architecture import (
+    STATE_NUMBER_BYTES,
     LayerGroup,
     ModelArchitecture,
     block_drafter,
@@ -213,6 +214,20 @@ def test_a_recurrent_state_is_that_of_its_heads_and_the_last_inputs_of_its_convo
     mamba = next(group for group in find_model("Nemotron-H-8B-Base-8K").layer_groups(1) if group.attention == "mamba")
     assert mamba.state_elements == 128 * 64 * 128 + (128 * 64 + 2 * 8 * 128) * 3
     assert find_model("Qwen3-Next-80B-A3B").state_bytes("bf16", 2) == find_model("Qwen3-Next-80B-A3B").state_bytes("bf16") / 2
+
+
+def test_a_recurrent_state_has_the_bytes_that_engines_log() -> None:
+    """vLLM makes a block of attention as large as a state, in whole multiples of 16 tokens: 1,568 of an 8-bit cache for the shape
+    of Qwen3.5-27B on two devices (mitchross/talos-argocd-proxmox#1995). Without the last inputs of its convolution a state of
+    Qwen3.5-35B-A3B on eight has 262,144 bytes (vllm-project/vllm-ascend#7393)."""
+    on_two = find_model("Qwen/Qwen3.5-27B").layer_groups(2)
+    state = next(group.state_elements for group in on_two if group.attention == "linear") * STATE_NUMBER_BYTES
+    token = next(group.kv_elements_per_token for group in on_two if group.attention == "full")
+    assert state / token == pytest.approx(1568, rel=0.03)
+    wide = find_model("Qwen/Qwen3.5-35B-A3B")
+    inputs = (2 * 16 * 128 + 32 * 128) * 3 / 8
+    on_eight = next(group.state_elements for group in wide.layer_groups(8) if group.attention == "linear")
+    assert (on_eight - inputs) * STATE_NUMBER_BYTES == 262144
 
 
 def test_quantized_layers_leave_embedding_head_and_router_in_16_bit() -> None:

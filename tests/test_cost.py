@@ -20,6 +20,7 @@ from simulator.cost.roofline import experts_touched, gemm, serial_walk_attention
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_tree import read_tree
 from simulator.hardware import HardwareOverride, Quantity, find_hardware, override
+from simulator.prediction import cannot_be_served
 from simulator.serving_engine import Measured, captured_rows, find_engine
 from simulator.spec import Document
 from simulator.speculation import METHODS, built_head, self_draft
@@ -545,6 +546,19 @@ def test_a_round_of_a_hybrid_brings_its_states_back_and_a_dense_one_has_none():
         deployment = Deployment(H100, VLLM, target, method="eagle3", drafter=built_head(target, "eagle3", 3))
         terms = {term.name: term.seconds for term in deployment.pricer().round(3, 1, 512).verify}
         assert terms.get("state_rollback", 0.0) == pytest.approx(layers * VLLM.state_rollback_s.value)
+
+
+def test_a_sequence_of_a_hybrid_holds_a_state_for_every_draft_and_one_of_a_dense_model_none():
+    """In tokens of a 16-bit cache a state of all layers is as large as 36 · 1072 / 12 of Qwen3-Next."""
+    hybrid, dense = (Deployment(H100, VLLM, find_model(name)) for name in (HYBRID, LLAMA_8B.name))
+    assert [dense.state_blocks(drafts) for drafts in (0, 3)] == [0, 0]
+    one, four = (hybrid.state_blocks(drafts) * VLLM.block_tokens for drafts in (0, 3))
+    assert one == pytest.approx(36 * 1072 / 12, rel=0.01)
+    assert four == pytest.approx(4 * one, rel=0.01)
+    assert hybrid.held_tokens(1000, 3) == 1000 + four
+    two = replace(hybrid, weights="fp8", tensor_parallel_size=2)
+    assert not cannot_be_served(two, 256, 1000, 0)
+    assert "recurrent states counted" in cannot_be_served(two, 256, 1000, 3)
 
 
 def test_only_drafters_that_fuse_states_pay_for_it():

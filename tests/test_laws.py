@@ -63,6 +63,7 @@ class Scenario:
     prefix_caching: bool = False
     recomputed_blocks: int = 0
     recomputes_draft: bool = False
+    state_blocks: int = 0
     host_blocks: int = 0
     host_block_s: float = 0.0
     time_out_s: float = 0.0
@@ -248,6 +249,7 @@ OPTIONS: dict[str, list[Any]] = {
     "prefix_caching": [False, True],
     "recomputed_blocks": [0, 0, 1],
     "recomputes_draft": [False, False, True],
+    "state_blocks": [0, 0, 0, 1, 3],
     "host_blocks": [0, 0, 10, 1000],
     "host_block_s": [0.0, STEP_S / 4],
     "time_out_s": [0.0, 0.0, 0.1, 20 * STEP_S, 2.0],
@@ -287,6 +289,7 @@ NAMED = {
     ),
     "sessions": Scenario(turns=5, turn_think_s=0.1, prefix_caching=True, num_requests=30, max_model_len=1000, total_blocks=60),
     "swapping": Scenario(total_blocks=15, gap_s=0.0, num_requests=20, host_blocks=1000, host_block_s=STEP_S / 4),
+    "recurrent states": Scenario(state_blocks=4, total_blocks=30, gap_s=0.0, num_requests=30),
     "turns that end together": Scenario(
         seed=20037,
         num_requests=24,
@@ -449,7 +452,7 @@ def kv_cache_is_never_over_committed(run: Run) -> None:
     rules = run.scenario.rules()
     for (decode, prefill, _), step in zip(run.pricer.asked, run.steps, strict=True):
         written = [context + 1 + drafts for context, drafts in decode] + [before + new for new, before in prefill]
-        blocks = [math.ceil(tokens / rules.block_tokens) for tokens in written]
+        blocks = [math.ceil(tokens / rules.block_tokens) + rules.state_blocks for tokens in written]
         # Sequences may read the same blocks where prefixes are cached.
         assert (max(blocks) if rules.prefix_caching else sum(blocks)) <= step.used_blocks <= rules.total_blocks
         assert max(written) <= rules.max_model_len
@@ -561,7 +564,7 @@ def waiting_work_that_fits_is_admitted(run: Run) -> None:
             left = rules.max_num_batched_tokens
         if step.waiting and not step.preempted and step.running < rules.max_num_seqs and left > 0:
             chunk = longest + (1 + lookahead if rules.host_blocks else 0) if whole else min(longest, left)
-            blocks = math.ceil((chunk + lookahead) / rules.block_tokens) + rules.watermark_blocks
+            blocks = math.ceil((chunk + lookahead) / rules.block_tokens) + rules.state_blocks + rules.watermark_blocks
             no_budget = not rules.chunked_prefill and longest > left
             assert no_budget or blocks > rules.total_blocks - step.used_blocks
 
@@ -683,6 +686,9 @@ def test_named_scenarios_bind() -> None:
     for name in ("scarce blocks", "prompts first, scarce", "shared prefix, scarce"):
         assert runs[name].result.steps.column("preempted").sum() > 0
     assert runs["scarce slots"].result.steps.column("waiting").max() > 0
+    states = runs["recurrent states"]
+    assert states.result.steps.column("waiting").max() > 0
+    assert states.result.steps.column("running").max() <= states.scenario.total_blocks // (states.scenario.state_blocks + 1) < 8
     ends = Counter(record.finish_s for record in runs["turns that end together"].served)
     assert max(ends.values()) > 1
     assert (runs["budget below drafts"].result.steps.column("drafted") <= 2).all()

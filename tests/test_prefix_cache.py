@@ -244,7 +244,7 @@ def test_a_draft_whose_cache_keeps_nothing_takes_in_the_whole_prompt() -> None:
     kept = deployed("vllm", "draft_model")
     engine = kept.deployment.engine.model_copy(update={"prefix_cache_covers_draft": False})
     apart = replace(kept, deployment=replace(kept.deployment, engine=engine))
-    assert (batching_rules(kept.scenario, kept.deployment).recomputes_draft, apart.rules.recomputes_draft) == (False, True)
+    assert (batching_rules(kept.scenario, kept.deployment, 0).recomputes_draft, apart.rules.recomputes_draft) == (False, True)
     draft_s, target_s, ttft_s = {}, {}, {}
     for name, server in (("kept", kept), ("apart", apart), ("none", deployed("vllm", "draft_model", prefix_caching=False))):
         result = server.run(tuple(_requests(server)))

@@ -568,8 +568,8 @@ def test_only_drafters_with_a_cache_keep_slots_ahead():
     from simulator.simulation import batching_rules
 
     head, lookup = scenario(), scenario(speculation={"method": "ngram", "num_speculative_tokens": 3})
-    assert [batching_rules(s, s.deployment).lookahead_slots(3) for s in (head, lookup)] == [3, 0]
-    assert batching_rules(head, head.deployment).lookahead_slots(0) == 0
+    assert [batching_rules(s, s.deployment, 3).lookahead_slots(3) for s in (head, lookup)] == [3, 0]
+    assert batching_rules(head, head.deployment, 3).lookahead_slots(0) == 0
 
 
 def test_a_lone_mean_acceptance_length_holds_at_the_largest_gamma_and_the_others_follow():
@@ -640,3 +640,19 @@ def test_the_capacity_run_reports_its_progress():
     assert len(capacity) == 2
     for steps in capacity:
         assert [done for done, _ in steps] == list(range(1, steps[-1][1] + 1))
+
+
+def test_states_for_every_draft_leave_a_hybrid_room_for_fewer_sequences() -> None:
+    asked = scenario(
+        target={"model": "Qwen/Qwen3-Next-80B-A3B-Instruct", "weights": "fp8"},
+        parallel={"tensor_parallel_size": 2},
+        speculation={"method": "mtp", "num_speculative_tokens": 3},
+        workload=workload("constant", requests=1200, output=40, rate_per_s=10_000.0),
+        limits={"max_num_seqs": 1200},
+    )
+    plain, drafting = Server.of(asked), Server.of(asked, asked.shapes[0])
+    assert 3.5 < drafting.rules.state_blocks / plain.rules.state_blocks <= 4  # the module's own cache makes blocks larger
+    running = [int(server.run(asked.requests()).steps.column("running").max()) for server in (plain, drafting)]
+    assert running[1] < 0.7 * running[0]
+    least = drafting.rules.total_blocks // drafting.rules.held_tokens(440) * drafting.rules.block_tokens
+    assert running[1] == pytest.approx(least, rel=0.1)

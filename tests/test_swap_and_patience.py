@@ -83,7 +83,7 @@ def test_a_full_host_takes_no_more_and_the_rest_is_computed_again() -> None:
 def test_a_swap_moves_each_devices_part_of_a_block_over_its_own_host_link() -> None:
     def rules(**limits: Any) -> BatchingRules:
         asked = scenario(limits=str(limits).replace("'", ""))
-        return batching_rules(asked, asked.deployment.plain())
+        return batching_rules(asked, asked.deployment.plain(), 0)
 
     kv_bytes = 2 * 32 * 8 * 128 * 2  # K and V of 32 layers, 8 heads of 128, two bytes
     swapping = rules(preemption="swap")

@@ -94,7 +94,7 @@ def test_every_sequence_verifies_the_nodes_and_keeps_slots_for_them():
     steps = variant.result.steps
     rows, sequences = steps.column("rows"), steps.column("decode_sequences")
     assert (rows[sequences > 0] == TREE.nodes * sequences[sequences > 0]).all()
-    rules = batching_rules(loaded, loaded.deployed(TREE))
+    rules = batching_rules(loaded, loaded.deployed(TREE), TREE.nodes - 1)
     extra = loaded.deployment.engine.lookahead_extra_slots
     assert rules.lookahead_slots(TREE.nodes - 1) == TREE.nodes - 1 + extra
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 Attention = Literal["full", "sliding", "chunked", "mla", "linear", "mamba", "compressed", "none"]
 Matrices = tuple[tuple[float, float], ...]
+# Attention that keeps a state instead of a cache. Its numbers are kept in 32 bit, as models of these kinds ask for
+# (`mamba_ssm_dtype`) and SGLang does unasked; vLLM keeps 16 bit where a config says nothing (Qwen3-Next).
+RECURRENT = ("linear", "mamba")
+STATE_NUMBER_BYTES = 4.0
 # Patterns with these letters hold one block a layer: attention, mamba, experts or an MLP.
 ONE_BLOCK_LETTERS = frozenset("MED")
 

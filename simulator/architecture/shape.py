@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simulator.architecture.layers import LayerGroup, Matrices, has_experts, layer_groups, pattern
+from simulator.architecture.layers import RECURRENT, STATE_NUMBER_BYTES, LayerGroup, Matrices, has_experts, layer_groups, pattern
 from simulator.number_format import FORMATS
 from simulator.spec import Spec
 
@@ -279,10 +279,14 @@ class ModelArchitecture(Spec):
         elements = sum(group.count * (group.kv_elements_per_token + group.index_elements_per_token) for group in groups)
         return elements * DTYPE_BYTES[dtype]
 
-    def state_bytes(self, dtype: str, tensor_parallel_size: int = 1) -> float:
-        """Bytes per sequence on one device whatever its length: recurrent states, windows beside a compressed cache."""
-        groups = self.layer_groups(tensor_parallel_size)
-        return sum(group.count * group.state_elements for group in groups) * DTYPE_BYTES[dtype]
+    def state_bytes(self, dtype: str, tensor_parallel_size: int = 1, states: int = 1) -> float:
+        """Bytes per sequence on one device whatever its length: `states` recurrent ones of each layer, and windows beside a
+        compressed cache of `dtype`."""
+        found = 0.0
+        for group in self.layer_groups(tensor_parallel_size):
+            number_bytes = STATE_NUMBER_BYTES * states if group.attention in RECURRENT else DTYPE_BYTES[dtype]
+            found += group.count * group.state_elements * number_bytes
+        return found
 
 
 def _idle_parameters(group: LayerGroup) -> float:

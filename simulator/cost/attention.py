@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from simulator.architecture import LayerGroup
+from simulator.architecture import RECURRENT, LayerGroup
 from simulator.cost.forward_pass import ForwardPass
 from simulator.cost.roofline import (
     ATTENTION_TILE_ROWS,
@@ -18,7 +18,6 @@ from simulator.cost.roofline import (
     split_kv_attention,
     walk_s,
 )
-from simulator.cost.states import RECURRENT
 from simulator.cost.tape import known, smaller
 from simulator.cost.terms import CostTerm
 from simulator.hardware import Hardware

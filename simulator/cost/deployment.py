@@ -169,6 +169,20 @@ class Deployment:
         """Tokens that all data-parallel ranks hold together."""
         return self.kv_blocks(memory_utilization) * self.engine.block_tokens * self.parallelism.data_parallel_size
 
+    def state_blocks(self, drafts: int) -> int:
+        """Blocks that a sequence holds beside those of its tokens: recurrent states, of which verification keeps one for every
+        draft to go back to, and windows beside a compressed cache."""
+        size, target, beside = self.tensor_parallel_size, self.target, self.drafter_beside
+        state_bytes = target.state_bytes(self.kv_cache, size, 1 + drafts)
+        kv_bytes = target.kv_bytes_per_token(self.kv_cache, size)
+        if beside is not None and self.parallelism.pipeline_parallel_size == 1:
+            kv_bytes += beside.kv_bytes_per_token(self.kv_cache, self.draft_tensor_parallel_size)
+        return math.ceil(state_bytes / (self.engine.block_tokens * kv_bytes)) if state_bytes else 0
+
+    def held_tokens(self, context: float, drafts: int) -> float:
+        """Tokens whose room a sequence of `context` tokens takes, its states included."""
+        return context + self.state_blocks(drafts) * self.engine.block_tokens
+
     def host_blocks(self, swap_space_bytes: float) -> int:
         """Blocks of one data-parallel rank for which the host keeps so many bytes for each device."""
         return int(swap_space_bytes // (self.engine.block_tokens * self.kv_bytes_per_token()))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from simulator.architecture import LayerGroup, ModelArchitecture
+from simulator.architecture import RECURRENT, LayerGroup, ModelArchitecture
 from simulator.cost.attention import AttentionCost
 from simulator.cost.exchanges import ExchangeCost
 from simulator.cost.experts import ExpertCost
@@ -25,7 +25,7 @@ from simulator.cost.roofline import (
     gemm,
     gemms,
 )
-from simulator.cost.states import RECURRENT, state_term
+from simulator.cost.states import state_term
 from simulator.cost.tape import added, known, larger, looked_up
 from simulator.cost.terms import CostTerm, PassCost, terms_at
 from simulator.hardware import Hardware

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from simulator.architecture import LayerGroup
+from simulator.architecture import RECURRENT, STATE_NUMBER_BYTES, LayerGroup
 from simulator.cost.forward_pass import ForwardPass
 from simulator.cost.terms import CostTerm
 from simulator.hardware import Hardware
-
-RECURRENT = ("linear", "mamba")
 
 
 def state_term(groups: Sequence[LayerGroup], hardware: Hardware, asked: ForwardPass) -> CostTerm:
@@ -25,7 +23,7 @@ def state_term(groups: Sequence[LayerGroup], hardware: Hardware, asked: ForwardP
     for group in groups:
         if group.attention not in RECURRENT:
             continue
-        moved = 2 * group.state_elements * 4.0 * (asked.rows + len(asked.prefill))
+        moved = 2 * group.state_elements * STATE_NUMBER_BYTES * (asked.rows + len(asked.prefill))
         compute_s = 4.0 * group.state_elements * prompt_tokens / hardware.attention_flops_per_s()
         floor_s = coefficients.state_overhead_s.value
         floor_s += coefficients.state_row_s.value * extra_rows * math.sqrt(max(asked.sequences, 1))

@@ -52,7 +52,8 @@ def answer(question: Question, point: OperatingPoint, document: Document, doubts
     `doubts` may add up in another way."""
     deployment, gamma, batch = question.deployment, question.gamma, question.batch
     tau, full, notes = accepted(question, document)
-    unserved = cannot_be_served(deployment, batch, question.context)
+    drafts = gamma if deployment.tree is None else deployment.tree.nodes - 1
+    unserved = cannot_be_served(deployment, batch, question.context, drafts)
     notes += (unserved,) if unserved else ()
     pricer = UncertainPricer(deployment, full, doubts or shipped_doubts())
     cost = pricer.base.round(gamma, batch, question.context)
@@ -83,14 +84,18 @@ def answer(question: Question, point: OperatingPoint, document: Document, doubts
     )  # fmt: skip
 
 
-def cannot_be_served(deployment: Deployment, batch: int, context: float, utilization: float = MEMORY_UTILIZATION) -> str:
-    """Why no server could hold so many sequences of so many tokens, or ""."""
+def cannot_be_served(
+    deployment: Deployment, batch: int, context: float, drafts: int, utilization: float = MEMORY_UTILIZATION
+) -> str:
+    """Why no server could hold so many sequences of so many tokens and drafts, or ""."""
     tokens = deployment.kv_tokens(utilization)
     devices = f"{deployment.devices} × {deployment.hardware.name}"
     if tokens <= 0:
         return f"no verdict: the models do not fit on {devices} at {100 * utilization:.0f} % of memory"
-    if tokens < batch * context:
-        return f"no verdict: the KV cache of {devices} holds {tokens:,} tokens, not {batch * context:,.0f}"
+    held = batch * deployment.held_tokens(context, drafts)
+    if tokens < held:
+        states = ", recurrent states counted" if deployment.state_blocks(drafts) else ""
+        return f"no verdict: the KV cache of {devices} holds {tokens:,} tokens, not {held:,.0f}{states}"
     return ""
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from simulator.prediction import Prediction
 from simulator.questions.engine_fit import UNFITTED, EngineFit, Fit
-from simulator.questions.interval_fit import fitted_doubts, residuals
+from simulator.questions.interval_fit import Residual, fitted_doubts, residuals
 from simulator.questions.published_cases import PublishedCase, by, published_cases
 from simulator.spec import Problem, SpecError
 
@@ -113,7 +113,11 @@ def left_out(progress: Callable[[str, int, int], None] = lambda *_: None) -> lis
     """
     fit = EngineFit(published_cases())
     full, fits = fits_left_out(fit, progress)
-    errors = residuals(fit, fits, full)
+    return scored_without(fit, fits, residuals(fit, fits, full))
+
+
+def scored_without(fit: EngineFit, fits: Mapping[str, Fit], errors: Sequence[Residual]) -> list[Scored]:
+    """Every case with the constants and the doubts that were fitted without its family."""
     found: dict[str, Scored] = {}
     for family, places in by(fit.cases, lambda case: case.family).items():
         doubts = fitted_doubts(errors, family)

@@ -16,6 +16,7 @@ from simulator.draft_policy import Fixed
 from simulator.draft_tree import Tree
 from simulator.questions.policy_choice import PolicyChoice, PolicyChooser
 from simulator.scenario import Scenario
+from simulator.serving import BatchingRules
 from simulator.simulation import TIE, batching_rules
 from simulator.spec import SpecError
 from simulator.workload import mean_context_tokens
@@ -118,7 +119,6 @@ def break_even(
     own = own_context(scenario)
     contexts = contexts or contexts_around(own, scenario.limits.max_model_len)
     batches = tuple(batch for batch in batches if batch <= scenario.limits.max_num_seqs)
-    capacity = batching_rules(scenario, deployment).total_blocks * deployment.engine.block_tokens
     points, warnings = [], list(scenario.warnings)
     trees = [shape for shape in scenario.shapes if not shape.is_chain]
     if trees:
@@ -128,7 +128,8 @@ def break_even(
         full = float(law.conditional_rates(shape.depth).prod()) if law is not None else 0.5
         pricer = UncertainPricer(scenario.deployed(shape), full)
         warnings += [note for note in unmeasured_note(pricer.deployment) if note not in warnings]
-        points += [_point(pricer, law, shape, batch, context, capacity) for context in contexts for batch in batches]
+        rules = batching_rules(scenario, deployment, shape.nodes - 1)
+        points += [_point(pricer, law, shape, batch, context, rules) for context in contexts for batch in batches]
     chosen = _chosen(scenario, batches, contexts) if scenario.file.acceptance is not None else ()
     return BreakEven(scenario, own, tuple(points), _best(points), tuple(chosen), tuple(warnings))
 
@@ -170,7 +171,7 @@ def _law(scenario: Scenario, shape: Tree, warnings: list[str]) -> AcceptanceLaw 
 
 
 def _point(
-    pricer: UncertainPricer, law: AcceptanceLaw | None, shape: Tree, batch: int, context: int, capacity: int
+    pricer: UncertainPricer, law: AcceptanceLaw | None, shape: Tree, batch: int, context: int, rules: BatchingRules
 ) -> BreakEvenPoint:
     gamma, tree = shape.depth, None if shape.is_chain else shape
     law = law.at_context(context) if law is not None else None
@@ -183,7 +184,7 @@ def _point(
         gamma, batch, context, r, r * spread.low, r * spread.high,
         None if tree else pricer.base.break_even_rate(gamma, batch, context, proposals), tau,
         gain, gain / spread.high if gain is not None else None, gain / spread.low if gain is not None else None,
-        batch * context <= capacity, tree,
+        batch * rules.held_tokens(context) <= rules.total_blocks * rules.block_tokens, tree,
     )  # fmt: skip
 
 

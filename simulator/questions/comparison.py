@@ -159,7 +159,7 @@ def memory_taken(scenario: Scenario, gamma: int) -> MemoryTaken:
     plain = deployment.plain()
     requests = _requests(scenario)
     mean = sum(request.prompt_tokens + request.output_tokens for request in requests) / len(requests)
-    lookahead = batching_rules(scenario, deployment).lookahead_slots(gamma)
+    lookahead = batching_rules(scenario, deployment, gamma).lookahead_slots(gamma)
     tokens, left = plain.kv_tokens(utilization), deployment.kv_tokens(utilization)
     return MemoryTaken(
         draft_weight_bytes=deployment.weight_bytes() - plain.weight_bytes(),
@@ -167,8 +167,8 @@ def memory_taken(scenario: Scenario, gamma: int) -> MemoryTaken:
         lookahead_tokens=lookahead,
         kv_tokens_plain=tokens,
         kv_tokens=left,
-        concurrency_plain=_fitting(plain, tokens, mean),
-        concurrency=_fitting(deployment, left, mean + lookahead),
+        concurrency_plain=_fitting(plain, tokens, plain.held_tokens(mean, 0)),
+        concurrency=_fitting(deployment, left, deployment.held_tokens(mean + lookahead, gamma)),
     )
 
 

@@ -113,7 +113,7 @@ def _explain(point: PricedPoint, warnings: tuple[str, ...], utilization: float, 
     cost = pricer.base.round(point.gamma, point.batch, point.context, proposals)
     spread, tau = point.spread(pricer), point.mean_acceptance_length()
     speedup = None if tau is None else Estimate.lognormal(tau / cost.r, spread.inverse())
-    unserved = cannot_be_served(point.deployment, point.batch, point.context, utilization) if may_be_too_much else ""
+    unserved = _unserved(point, utilization) if may_be_too_much else ""
     return Explanation(
         deployment=point.deployment,
         num_speculative_tokens=point.gamma,
@@ -182,7 +182,11 @@ def _can_be(point: PricedPoint, utilization: float) -> bool:
     limit = None if drafter is None else drafts_at_once(drafter)[0]
     if point.context > (target.max_position_embeddings or math.inf) or point.gamma > (limit or math.inf):
         return False
-    return not cannot_be_served(point.deployment, point.batch, point.context, utilization)
+    return not _unserved(point, utilization)
+
+
+def _unserved(point: PricedPoint, utilization: float) -> str:
+    return cannot_be_served(point.deployment, point.batch, point.context, point.shape.nodes - 1, utilization)
 
 
 def _nearest(values: tuple[int, ...], own: float) -> list[int]:

@@ -106,6 +106,42 @@ def fitted_doubts(residuals: Sequence[Residual], without: str | None = None) -> 
 
 
 @dataclass(frozen=True)
+class Covered:
+    """Of runs left out in one way. inside: share within their 80 % intervals; by_family: where every family counts once; width:
+    median ln(high / low)."""
+
+    runs: int
+    inside: float
+    by_family: float
+    width: float
+
+
+def covered(residuals: Sequence[Residual]) -> dict[str, Covered]:
+    """By what was left out, with doubts fitted without the family of each run."""
+    doubts = {family: fitted_doubts(residuals, family) for family in {each.family for each in residuals}}
+    found: dict[str, list[tuple[str, bool, float]]] = {}
+    for each in residuals:
+        own = doubts[each.family]
+        known = math.hypot(own.coefficient_share * each.coefficients, each.rest)
+        spread = each.new.spread(own).scaled(each.through).widened(known)
+        inside = -Z80 * spread.up <= each.error <= Z80 * spread.down
+        found.setdefault(each.left_out, []).append((each.family, inside, Z80 * (spread.up + spread.down)))
+    return {left_out: _covered(runs) for left_out, runs in found.items()}
+
+
+def _covered(runs: Sequence[tuple[str, bool, float]]) -> Covered:
+    families: dict[str, list[bool]] = {}
+    for family, inside, _ in runs:
+        families.setdefault(family, []).append(inside)
+    return Covered(
+        len(runs),
+        float(np.mean([inside for _, inside, _ in runs])),
+        float(np.mean([np.mean(each) for each in families.values()])),
+        float(np.median([width for *_, width in runs])),
+    )
+
+
+@dataclass(frozen=True)
 class _Sample:
     """Residuals as arrays. parts: how many each run has that were never measured; engine: whether one of them is an engine."""
 

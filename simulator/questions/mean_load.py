@@ -95,8 +95,9 @@ class MeanModel:
     @cached_property
     def largest_batch(self) -> int:
         """Sequences that the limits and the KV cache let decode at once."""
-        held = self.context_tokens + self.rules.lookahead_slots(self.drafts(1)) + self.rules.block_tokens / 2
-        return max(min(self.rules.max_num_seqs, int(self.rules.total_blocks * self.rules.block_tokens / held)), 1)
+        tokens = self.context_tokens + self.rules.lookahead_slots(self.drafts(1)) + self.rules.block_tokens / 2
+        fitting = int(self.rules.total_blocks * self.rules.block_tokens / self.rules.held_tokens(tokens))
+        return max(min(self.rules.max_num_seqs, fitting), 1)
 
     def at(self, batch: int) -> MeanLoad:
         """The means while `batch` sequences of each replica decode."""

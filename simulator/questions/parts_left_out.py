@@ -50,9 +50,8 @@ class FitsWithout:
         rows: NDArray[np.float64] = np.concatenate([slopes, np.diag(1 / self.fit.prior_std)])
         start: NDArray[np.float64] = np.concatenate([errors, (self.full.log_values - self.fit.prior) / self.fit.prior_std])
         move: NDArray[np.float64] = np.zeros(len(CONSTANTS))
-        weight: NDArray[np.float64]
         for _ in range(_ROUNDS):
-            weight = (1 + ((start + rows @ move) / ROBUST) ** 2) ** -0.25
+            weight = np.asarray((1 + ((start + rows @ move) / ROBUST) ** 2) ** -0.25, dtype=np.float64)
             move = _solved(rows * weight[:, None], start * weight)
         weighed = rows * weight[:, None]
         covariance = np.asarray(np.linalg.inv(weighed.T @ weighed), dtype=np.float64)
@@ -60,8 +59,7 @@ class FitsWithout:
 
 
 def _solved(rows: NDArray[np.float64], start: NDArray[np.float64]) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = np.linalg.lstsq(rows, -start, rcond=None)[0]
-    return found
+    return np.asarray(np.linalg.lstsq(rows, -start, rcond=None)[0], dtype=np.float64)
 
 
 def parts_left_out(fit: EngineFit, full: Fit) -> Iterator[PartLeftOut]:

@@ -214,7 +214,7 @@ def _cells(prices: _Prices, batches: tuple[int, ...], context: int, table: tuple
             fastest=max(values, key=lambda each: values[each]),
             speedup=values[gamma] / prices.plain_tokens_per_s(batch, context),
             captured=None if engine.graphs is None else rows is not None,
-            fits=batch * context <= capacity,
+            fits=batch * scenario.deployment.held_tokens(context, gamma) <= capacity,
         )
 
 

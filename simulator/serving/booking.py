@@ -153,9 +153,9 @@ class Tables:
         return found
 
     def blocks_for(self, gamma: int, tokens: Integers) -> Integers:
-        """Blocks for tokens in the cache and γ's lookahead."""
+        """Blocks of a sequence with so many tokens in the cache and γ's lookahead."""
         slots = np.minimum(tokens + self._rules.lookahead_slots(gamma), self._rules.max_model_len)
-        return -(-slots // self._rules.block_tokens)
+        return -(-slots // self._rules.block_tokens) + self._rules.state_blocks
 
 
 class Timeline:
@@ -328,7 +328,7 @@ class BookingScheduler(Scheduler):
         sequence, held = booking.sequence, booking.held_before(self.timeline.now)
         booking.settle(self.timeline.now, self.round_end_s)
         self.kv.count_alone(sequence.request_id, held)
-        sequence.kv_tokens = self.kv.blocks_of(sequence.request_id) * self.rules.block_tokens
+        sequence.kv_tokens = self.kv.tokens_of(sequence.request_id)
 
     def _schedule_running(self, plan: StepPlan, decode: bool, index: int = 0) -> None:
         timeline, running = self.timeline, self.running

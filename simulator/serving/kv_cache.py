@@ -15,7 +15,8 @@ class KVCache:
     """A pool of equal blocks. A sequence's blocks only grow, until it releases them all.
 
     Rejected drafts leave their slots behind in the sequence's last blocks, to be written over by the next round.
-    `held_blocks`: those of each sequence alone; `shared_blocks`: those at its beginning that the prefix cache holds.
+    `state_blocks`: those that each sequence holds beside those of its tokens. `held_blocks`: those of each sequence alone;
+    `shared_blocks`: those at its beginning that the prefix cache holds.
     """
 
     __slots__ = (
@@ -27,12 +28,14 @@ class KVCache:
         "now",
         "prefixes",
         "shared_blocks",
+        "state_blocks",
         "total_blocks",
     )  # fmt: skip
 
-    def __init__(self, total_blocks: int, block_tokens: int, prefix_caching: bool = False):
+    def __init__(self, total_blocks: int, block_tokens: int, prefix_caching: bool = False, state_blocks: int = 0):
         self.total_blocks = total_blocks
         self.block_tokens = block_tokens
+        self.state_blocks = state_blocks
         self.free_blocks = total_blocks
         self.held_blocks: dict[int, int] = {}
         self.booked_blocks = 0  # held by sequences that are counted together
@@ -46,20 +49,25 @@ class KVCache:
         return self.total_blocks - self.free_blocks
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold `tokens` tokens.
+        """Blocks that a sequence of `tokens` tokens holds.
 
         >>> KVCache(total_blocks=8, block_tokens=16).blocks_for(17)
         2
         """
-        return -(-tokens // self.block_tokens)
+        return -(-tokens // self.block_tokens) + self.state_blocks
 
     def blocks_of(self, owner: int) -> int:
         """Blocks that `owner` reads, its own and shared ones; 0 for one without any."""
         return self.held_blocks.get(owner, 0) + self.shared_blocks.get(owner, 0)
 
+    def tokens_of(self, owner: int) -> int:
+        """Tokens that the blocks of `owner` hold."""
+        return (self.blocks_of(owner) - self.state_blocks) * self.block_tokens
+
     def room_tokens(self, owner: int, found: Match = NOTHING) -> int:
         """The most tokens `owner` could hold now: in the blocks it has, or takes from what was found, and the free ones."""
-        return (self.blocks_of(owner) + found.blocks + self.free_blocks - found.unreferenced) * self.block_tokens
+        blocks = self.blocks_of(owner) + found.blocks + self.free_blocks - found.unreferenced
+        return (blocks - self.state_blocks) * self.block_tokens
 
     def grow(self, owner: int, tokens: int, keep_free: int = 0) -> bool:
         """Gives `owner` blocks for `tokens` tokens in all, or nothing (False) where fewer than `keep_free` would be left."""

@@ -165,6 +165,8 @@ def _choice(router: RouterName) -> Choose:
 
 def _together(replicas: Sequence[Replica], requests: int) -> ServingResult:
     """All records by request, all steps by start."""
+    for replica in replicas:
+        replica.scheduler.settle_transfers()
     ended = sum(len(replica.records) for replica in replicas)
     held_blocks = sum(replica.scheduler.kv.used_blocks for replica in replicas)
     if ended != requests or held_blocks:

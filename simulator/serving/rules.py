@@ -33,6 +33,8 @@ class BatchingRules:
     `prefix_caching`: blocks are found again by requests with the same beginning. Of what is found, the last `recomputed_blocks`
     are computed all the same (vLLM under drafters that read the target's states, which are not kept); with `recomputes_draft`
     the drafter takes in all of the prompt, as its own cache keeps nothing.
+    `state_blocks`: blocks that every sequence holds beside those of its tokens, for recurrent states and for windows beside a
+    compressed cache.
     `host_blocks`: blocks of preempted sequences that the host has room for, 0 to compute them again instead; `host_block_s`:
     seconds to move one there, or back.
     """
@@ -50,6 +52,7 @@ class BatchingRules:
     prefix_caching: bool = False
     recomputed_blocks: int = 0
     recomputes_draft: bool = False
+    state_blocks: int = 0
     host_blocks: int = 0
     host_block_s: float = 0.0
 
@@ -57,16 +60,20 @@ class BatchingRules:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "total_blocks", "block_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1 (got {getattr(self, name)})")
-        for name in ("watermark_blocks", "recomputed_blocks", "host_blocks", "host_block_s"):
+        for name in ("watermark_blocks", "recomputed_blocks", "state_blocks", "host_blocks", "host_block_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0 (got {getattr(self, name)})")
+
+    def held_tokens(self, tokens: float) -> float:
+        """Tokens whose room a sequence of so many takes, its states included."""
+        return tokens + self.state_blocks * self.block_tokens
 
     def refusal(self, prompt_tokens: int, output_tokens: int) -> str:
         """Why such a request can never be served, or "" if it can. The same with and without speculation."""
         cached = prompt_tokens + output_tokens - 1  # the last token is emitted, never fed back
         if prompt_tokens + output_tokens > self.max_model_len:
             return "longer than max_model_len"
-        if cached > self.total_blocks * self.block_tokens:
+        if self.held_tokens(cached) > self.total_blocks * self.block_tokens:
             return "larger than the KV cache"
         # After a preemption the prompt to recompute holds all tokens emitted so far.
         if not self.chunked_prefill and cached > self.max_num_batched_tokens:

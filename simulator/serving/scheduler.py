@@ -31,7 +31,7 @@ class Scheduler:
     def __init__(self, rules: BatchingRules, num_speculative_tokens: Callable[[int], int]):
         self.rules = rules
         self.num_speculative_tokens = num_speculative_tokens
-        self.kv = KVCache(rules.total_blocks, rules.block_tokens, rules.prefix_caching)
+        self.kv = KVCache(rules.total_blocks, rules.block_tokens, rules.prefix_caching, rules.state_blocks)
         self.running: list[SequenceState] = []
         self.waiting: deque[SequenceState] = deque()
         self.cancelled: list[SequenceState] = []  # given up, and still here
@@ -60,7 +60,7 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step, its KV blocks reserved; None if no request is here. Raises RuntimeError if it could do nothing."""
         if self.landed or self.freed:
-            self._settle_transfers()
+            self.settle_transfers()
         if not (self.running or self.waiting or self.offered):
             return None
         self.kv.now += 1
@@ -75,6 +75,8 @@ class Scheduler:
             self._schedule_running(plan, decode=True)
             self._admit(plan)
         if not (plan.decode or plan.prefill or plan.booked):
+            if self.landed and plan.preempted:
+                return self._replanned(plan)
             if self.in_transit:
                 return None  # what is under way will go on, or free its blocks
             raise RuntimeError(f"no progress with {len(self.running)} running, {len(self.waiting)} waiting requests")
@@ -98,6 +100,15 @@ class Scheduler:
         """Requests that wait or run, without those that were given up."""
         gone = sum(not sequence.ended for sequence in self.cancelled)
         return len(self.running) + self.num_waiting - gone
+
+    def _replanned(self, plan: StepPlan) -> StepPlan | None:
+        """The plan in which what has come takes the slots of what was preempted, after one in which nothing was left to run."""
+        moved_blocks = self._moved_blocks
+        again = self.plan()
+        if again is not None:
+            again.preempted += plan.preempted
+            again.moved_blocks += moved_blocks
+        return again
 
     def _begin_plan(self) -> StepPlan:
         """A plan with nothing in it yet."""
@@ -187,7 +198,7 @@ class Scheduler:
             plan.preempted += 1
             if youngest is sequence:
                 return 0
-        sequence.kv_tokens = self.kv.blocks_of(sequence.request_id) * self.rules.block_tokens
+        sequence.kv_tokens = self.kv.tokens_of(sequence.request_id)
         return slots
 
     def _preempt(self, sequence: SequenceState) -> None:
@@ -195,7 +206,7 @@ class Scheduler:
 
         Unless the host has room for its blocks: then it goes on where it was.
         """
-        blocks = self.kv.blocks_for(sequence.computed)
+        blocks = self.kv.blocks_for(sequence.computed) if sequence.computed else 0
         self._release(sequence)
         sequence.kv_tokens = 0
         if blocks <= self.free_host_blocks:
@@ -289,7 +300,7 @@ class Scheduler:
         del self.in_transit[sequence.request_id]
         self.freed.append(sequence.request_id)
 
-    def _settle_transfers(self) -> None:
+    def settle_transfers(self) -> None:
         """Frees blocks of transfers that are over; what has come can be found, and runs in its order while there are slots."""
         for request_id in self.freed:
             self.kv.release(request_id)
@@ -309,13 +320,13 @@ class Scheduler:
     def _join(self, sequence: SequenceState) -> None:
         """A sequence whose cache has come runs."""
         self.running.append(sequence)
-        sequence.kv_tokens = self.kv.blocks_of(sequence.request_id) * self.rules.block_tokens
+        sequence.kv_tokens = self.kv.tokens_of(sequence.request_id)
 
     def _run(self, sequence: SequenceState) -> None:
         """Takes the first of the queue among the running."""
         self.waiting.popleft()
         self.running.append(sequence)
-        sequence.kv_tokens = self.kv.blocks_of(sequence.request_id) * self.rules.block_tokens
+        sequence.kv_tokens = self.kv.tokens_of(sequence.request_id)
 
     def _found(self, sequence: SequenceState) -> Match:
         """What the prefix cache holds of a prompt. Its last token is computed in any case, for there is nothing to emit else."""

@@ -10,8 +10,10 @@ from simulator.serving import BatchingRules, no_lookahead
 from simulator.speculation import READS_STATES
 
 
-def batching_rules(scenario: Scenario, deployment: Deployment) -> BatchingRules:
+def batching_rules(scenario: Scenario, deployment: Deployment, drafts: int) -> BatchingRules:
     """The scenario's limits for one replica of this deployment, whose drafter takes memory from the KV pool.
+
+    drafts: the most that a round verifies of one sequence, with a recurrent state for each.
 
     Limits are those of each data-parallel rank; ranks that step together are one scheduler with the room of all. A step that
     passes every pipeline stage holds the batches of all of them.
@@ -35,6 +37,7 @@ def batching_rules(scenario: Scenario, deployment: Deployment) -> BatchingRules:
         prefix_caching=limits.prefix_caching,
         recomputed_blocks=engine.prefix_recomputed_blocks if deployment.method in READS_STATES else 0,
         recomputes_draft=deployment.keeps_draft_cache and not engine.prefix_cache_covers_draft,
+        state_blocks=deployment.state_blocks(drafts),
         host_blocks=deployment.host_blocks(limits.swap_space_bytes) * ranks if limits.swap_space_bytes else 0,
         host_block_s=deployment.host_block_s() if limits.swap_space_bytes else 0.0,
     )
@@ -42,7 +45,7 @@ def batching_rules(scenario: Scenario, deployment: Deployment) -> BatchingRules:
 
 def prefill_rules(scenario: Scenario, prefill: PrefillInstances, deployment: Deployment) -> BatchingRules:
     """The same for an instance that computes prompts: it keeps no place for an answer, and moves nothing to the host."""
-    rules = batching_rules(scenario, deployment)
+    rules = batching_rules(scenario, deployment, 0)
     admission = "whole_prompt" if rules.admission == "whole_request" else rules.admission
     budget = prefill.max_num_batched_tokens
     return replace(rules, max_num_batched_tokens=budget, admission=admission, host_blocks=0, host_block_s=0.0)

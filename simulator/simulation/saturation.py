@@ -144,7 +144,7 @@ def _prompt_s(pricer: StepPricer, rules: BatchingRules, requests: Sequence[Reque
 def _at_once(server: Server, requests: Sequence[Request]) -> int:
     """About how many requests the slots and the KV cache hold."""
     rules = server.rules
-    return min(rules.max_num_seqs, int(rules.total_blocks * rules.block_tokens / sum(_mean(requests))) + 1)
+    return min(rules.max_num_seqs, int(rules.total_blocks * rules.block_tokens / rules.held_tokens(sum(_mean(requests)))) + 1)
 
 
 def _overloaded(

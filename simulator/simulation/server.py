@@ -63,7 +63,7 @@ class Server:
 
     @cached_property
     def rules(self) -> BatchingRules:
-        return batching_rules(self.scenario, self.deployment)
+        return batching_rules(self.scenario, self.deployment, self.shape.nodes - 1)
 
     @cached_property
     def pricer(self) -> StepPricer:

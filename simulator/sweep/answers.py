@@ -48,10 +48,11 @@ def _predicted(scenario: Scenario, where: AskedAt) -> list[Row]:
     batch = where.batch or steady_batch(scenario)
     rows = []
     for method, one in scenario.methods:
-        rules = batching_rules(one, one.deployment)
-        fits = {"fits_kv_cache": batch * context <= rules.total_blocks * rules.block_tokens}
         named = {"method": method} if scenario.alternatives else {}
-        rows += [named | _predicted_variant(one, *variant, batch, context) | fits for variant in one.variants]
+        for shape, policy in one.variants:
+            rules = batching_rules(one, one.deployment, shape.nodes - 1)
+            fits = {"fits_kv_cache": batch * rules.held_tokens(context) <= rules.total_blocks * rules.block_tokens}
+            rows.append(named | _predicted_variant(one, shape, policy, batch, context) | fits)
     return rows
 
 

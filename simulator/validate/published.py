@@ -15,9 +15,9 @@ from simulator.hardware import Quantity
 from simulator.plots.accuracy import accuracy_figure
 from simulator.plots.style import save
 from simulator.prediction import COLUMNS, as_row
-from simulator.questions.accuracy import Scored, as_shipped, fits_left_out, left_out
+from simulator.questions.accuracy import Scored, as_shipped, fits_left_out, scored_without
 from simulator.questions.engine_fit import CONSTANTS, EngineFit
-from simulator.questions.interval_fit import fitted_doubts, residuals
+from simulator.questions.interval_fit import covered, fitted_doubts, residuals
 from simulator.questions.published_cases import FOLDER, published_cases
 from simulator.questions.unseen_runs import first_scored, scored_now
 from simulator.reports.accuracy import accuracy_markdown
@@ -120,14 +120,16 @@ def write_page(page: Path, progress: Callable[[str, int, int], None] = lambda *_
 
     The figure goes to `figures/` beside the page. Raises `SpecError` where the page cannot be written.
     """
-    shipped, without = as_shipped(), left_out(progress)
-    fit = EngineFit(published_cases()).fit()
+    shipped, cases = as_shipped(), EngineFit(published_cases())
+    fit, fits = fits_left_out(cases, progress)
+    errors = residuals(cases, fits, fit)
+    without = scored_without(cases, fits, errors)
     try:
         (page.parent / "figures").mkdir(parents=True, exist_ok=True)
         save(accuracy_figure(without), page.parent / "figures" / "accuracy.png")
     except OSError as error:
         raise _unwritable(page, error) from None
-    _write_between(page, BEGIN, accuracy_markdown(shipped, without, fit, "figures/accuracy.png"))
+    _write_between(page, BEGIN, accuracy_markdown(shipped, without, covered(errors), fit, "figures/accuracy.png"))
     return without
 
 
