@@ -47,9 +47,9 @@ def read_prompts(path: str | Path) -> list[Prompt]:
 
 def _prompt(where: str, line: str) -> Prompt:
     try:
-        data: Any = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise PromptError(f"{where}: must be one JSON object per line: {error.msg}") from None
+        data: Any = json.loads(line, object_pairs_hook=_unique_keys)
+    except (ValueError, RecursionError) as error:
+        raise PromptError(f"{where}: must be one JSON object per line: {getattr(error, 'msg', error)}") from None
     if not isinstance(data, dict):
         raise PromptError(f"{where}: must be a JSON object with a prompt (got {line[:40]!r})")
     unknown = sorted(set(data) - set(_KEYS))
@@ -67,6 +67,15 @@ def _prompt(where: str, line: str) -> Prompt:
     if not isinstance(category, str) or not _is_unicode(category):
         raise PromptError(f"{where}: category: must be text (got {category!r})")
     return Prompt(text, category)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """One of two prompts on a line would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)}: must stand only once")
+    return found
 
 
 def _is_unicode(text: str) -> bool:

@@ -5,16 +5,19 @@ Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 a requi
 
 from __future__ import annotations
 
+import atexit
 import gc
 import signal
 import sys
 from os.path import basename
 
 # As the program itself: Ctrl-C while the libraries load ends it without a traceback; `main` hands it to Python again. Hardly any
-# object is in a reference cycle: searching for them as often as Python does takes a tenth of the time of a short command.
+# object is in a reference cycle: searching for them as often as Python does, and once more at the end, takes a fifth of the time
+# of a short command.
 if __name__ == "__main__" or basename(sys.argv[0]) == "specsim":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.set_threshold(50_000)
+    atexit.register(gc.freeze)
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -97,6 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _clean_up_on_signals()
     try:
         code = command.main(args=None if arguments is None else list(arguments), prog_name="specsim", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except SpecError as error:
         for problem in error.problems:
@@ -110,9 +115,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ArithmeticError, MemoryError) as error:
         err.print(Text(f"a number in the input is too large or too small to compute with: {error or type(error).__name__}"))
     except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the reader is gone: nothing more to say
+        _say_no_more()
         return 0
+    except OSError as error:
+        _say_no_more()
+        place = f"{error.filename}: " if error.filename else "the results: "
+        err.print(Text(f"{place}cannot be read or written: {(error.strerror or str(error)).lower()}"))
     return 2
+
+
+def _say_no_more() -> None:
+    """The reader is gone, or there is no room: what is still to be flushed at the end would fail again."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
 if __name__ == "__main__":

@@ -27,9 +27,16 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 VERDICT_STYLE = {"win": "bold green", "lose": "bold red", "close": "bold yellow"}
 
 
+class _ResultConsole(Console):
+    """Leaves it to the program what to do when the reader of the results is gone: `rich` ends it with exit code 1, our "no"."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console_of_stdout() -> Console:
-    width = None if sys.stdout.isatty() else 100
-    return Console(highlight=False, width=width)
+    width = None if sys.stdout is not None and sys.stdout.isatty() else 100
+    return _ResultConsole(highlight=False, width=width)
 
 
 def print_table(console: Console, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -82,6 +89,8 @@ def print_notes(console: Console, notes: Iterable[str], warnings: Iterable[str])
 
 
 def print_json(document: dict[str, Any]) -> None:
+    if sys.stdout is None:  # closed by the caller
+        return
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 

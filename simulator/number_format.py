@@ -88,6 +88,24 @@ def find_format(text: str) -> str | None:
     return _NAMES.get(plain, _NAMES.get(plain.removeprefix("ud")))  # UD-: a quantizer's name for its own mixtures
 
 
+def format_in_name(name: str) -> tuple[str, str | None]:
+    """(the name without it, format) of a checkpoint whose name ends in the type of its weights.
+
+    >>> format_in_name("Qwen/Qwen3-32B-FP8"), format_in_name("Qwen2.5-7B-Instruct-GPTQ-Int8"), format_in_name("gemma-3-4b-it")
+    (('Qwen/Qwen3-32B', 'fp8'), ('Qwen2.5-7B-Instruct', 'int8'), ('gemma-3-4b-it', None))
+    """
+    words = re.split(r"[-.](?=[^-.]*[A-Za-z])", name)
+    if words[-1].casefold() in ("dynamic", "block", "gguf"):
+        words.pop()
+    found = find_format(words[-1]) if len(words) > 1 else None
+    if found is None:
+        return name, None
+    words.pop()
+    if len(words) > 1 and words[-1].casefold() in ("awq", "bnb", "gptq", "quantized"):
+        words.pop()
+    return name[: len("-".join(words))], found
+
+
 def read_precision(text: str) -> tuple[str | None, str | None]:
     """(weights, KV cache) from what people write; None where a side is not said. Raises ValueError for unknown words.
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 # Files of one kind that are remembered at a time.
 _REMEMBERED = 256
 _PACKAGE = Path(__file__).resolve().parent
-_SUFFIXES = ("-hf", "-instruct", "-chat", "-2507")
+_SUFFIXES = ("-hf", "-instruct", "-chat", "-it", "-pt", "-2507")
 
 
 def folder(kind: str) -> Path:
@@ -79,7 +79,7 @@ def once_per_file(read: Callable[[str | Path], T]) -> Callable[[str | Path], T]:
 
 
 def normalised(name: str) -> str:
-    """A name as it is compared: no case, owner, remark in brackets, nor the suffixes -hf, -Instruct, -chat, -2507.
+    """A name as it is compared: no case, owner, remark in brackets, nor the suffixes -hf, -Instruct, -chat, -it, -pt, -2507.
 
     >>> normalised("meta-llama/Llama-3.1-8B-Instruct") == normalised("llama-3.1-8b")
     True

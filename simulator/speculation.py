@@ -26,7 +26,11 @@ Method = Literal[
     "none", "draft_model", "eagle", "eagle3", "medusa", "hydra", "mtp", "ngram", "suffix", "block", "layer_skip", "sparse_kv"
 ]  # fmt: skip
 METHODS: tuple[Method, ...] = get_args(Method)
-METHOD_NAMES = {"eagle": "EAGLE", "eagle3": "EAGLE-3", "ngram": "n-gram lookup", "draft_model": "a draft model"}
+METHOD_NAMES = {
+    "eagle": "EAGLE", "eagle3": "EAGLE-3", "ngram": "n-gram lookup", "draft_model": "a draft model", "medusa": "Medusa",
+    "hydra": "Hydra", "mtp": "MTP", "suffix": "suffix decoding", "block": "a block drafter", "layer_skip": "layer skipping",
+    "sparse_kv": "sparse-KV drafting",
+}  # fmt: skip
 # Methods whose drafter is a module trained for its target, and the families of modules that serve them.
 HEAD_FAMILIES: dict[str, tuple[str, ...]] = {
     "eagle": ("eagle",), "eagle3": ("eagle3",), "medusa": ("medusa", "mlp_speculator"), "hydra": ("hydra",), "mtp": ("mtp",),
@@ -263,10 +267,10 @@ def arithmetic_warning(hardware: Hardware, weights: str) -> list[str]:
 
 
 def weights_warning(stated: str | None, stored: str | None) -> list[str]:
-    """That a checkpoint's config.json names another type than the user does. 16-bit types are one."""
+    """That a checkpoint's config.json or name names another type than the user does. 16-bit types are one."""
     if stated is None or stored is None or stated == stored or {stated, stored} <= {"bf16", "fp16"}:
         return []
-    return [f"the model's config.json says its weights are stored as {stored}; {stated} is priced, as asked"]
+    return [f"the model's config.json, or its name, says its weights are stored as {stored}; {stated} is priced, as asked"]
 
 
 def drafter_problem(method: str, drafter: ModelArchitecture) -> str | None:

@@ -59,8 +59,9 @@ def unlikely_acceptance(method: str, shape: Tree, tau: float) -> Iterator[str]:
         return
     band = band_for(*asked)
     if band is not None and _far_below(tau, band.low):
+        measured = f"{band.low:.2f}" if band.low == band.high else f"{band.low:.2f} to {band.high:.2f}"
         yield (
-            f"τ = {tau:.2f} is far below what is measured elsewhere for {method} ({band.low:.2f} to {band.high:.2f}): "
+            f"τ = {tau:.2f} is far below what is measured elsewhere for {method} ({measured}): "
             "random-token prompts, a drafter of another target, or a fault"
         )
 

@@ -682,7 +682,7 @@ def test_trace_and_profile_paths_start_at_the_document(tmp_path: Path) -> None:
         ("acceptance_rate: 1.2", "acceptance.acceptance_rate: must be at most 1 (got 1.2)"),
         ("acceptance_rate: 70%", "must be a number without unit: write 0.7"),
         ("acceptance_rates: [0.7]", "unknown key"),
-        ("conditional_acceptance_rates: []", "acceptance.conditional_acceptance_rates: must have at least 1 entries"),
+        ("conditional_acceptance_rates: []", "acceptance.conditional_acceptance_rates: must have at least 1 entry"),
         ("conditional_acceptance_rates: [0.7, -0.1]", "acceptance.conditional_acceptance_rates[1]: must be at least 0"),
         ("acceptance_rates_per_position: [0.5, 0.6]", "must never rise: position 1 (0.6)"),
         ("mean_acceptance_length: 4.2", "acceptance.mean_acceptance_length: must be between 1 and 4"),
@@ -714,7 +714,7 @@ def test_a_section_that_cannot_be_is_refused_with_place_bound_and_nearest_name(t
     ("line", "message"),
     [
         ("mean_acceptance_lengths: {2: 3.5}", "τ must be between 1 and 3 at 2 speculative tokens, bonus included (got 3.5)"),
-        ("mean_acceptance_lengths: {}", "must have at least 1 entries"),
+        ("mean_acceptance_lengths: {}", "must have at least 1 entry"),
         (
             "contexts: {num_speculative_tokens: 1, mean_acceptance_length: {100: 1.5, 200: 2.5}}",
             "must be between 1 and 2 (got 2.5)",

@@ -208,6 +208,7 @@ def test_a_run_with_alternatives_writes_a_page_of_the_best(tmp_path):
     page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert "EAGLE-3 γ = 3" in page
     assert "n-gram lookup γ = 3" in page
+    assert page.count("EAGLE-3 or n-gram lookup") == 1  # what is compared; every answer is about one of them
     assert "--speculative-config" in page
     written = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert [variant["method"] for variant in written["variants"]] == ["none", "eagle3", "ngram"]

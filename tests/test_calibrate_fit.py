@@ -32,7 +32,7 @@ from simulator.calibrate.cells import row_series
 from simulator.calibrate.compare import compare, comparison_lines
 from simulator.calibrate.device_fit import fit_measurements
 from simulator.calibrate.figure import write_figure
-from simulator.calibrate.gemm_fitting import gemm_seconds
+from simulator.calibrate.gemm_fitting import fit_gemm, gemm_seconds
 from simulator.calibrate.laws import Attention, Forward, Gemm, attention_law, forward_law, with_coefficients, with_row_factors
 from simulator.calibrate.parts import Cells
 from simulator.calibrate.profile import profile_text, write_profile
@@ -53,7 +53,7 @@ CONFIGS = {
 TRUTH = {
     "memory_bandwidth_fraction": 0.82, "gemm_overhead_s": 5e-6, "gemm_smoothness": 2.6, "gemm_tile_rows": 64.0,
     "attention_overhead_s": 1.2e-5, "attention_bandwidth_fraction": 0.77, "attention_wave_s": 3e-6,
-    "attention_flops_fraction": 0.2, "elementwise_overhead_s": 4e-6,
+    "attention_flops_fraction": 0.2, "elementwise_overhead_s": 4e-6, "gemm_walk_s_per_k": 0.0,
 }  # fmt: skip
 SHAPES = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (2048, 2048), (16384, 2048), (2048, 8192), (32000, 4096))
 ROWS = (1, 2, 3, 4, 8, 16, 64, 65, 160, 512, 2048)
@@ -181,6 +181,21 @@ def test_free_rows_are_those_that_cost_less_than_a_tenth_more(report: FitReport)
         assert row.modelled >= 1
     alone = [row for row in report.free if "batch 1" in row.where]
     assert all(row.modelled >= row.measured or row.measured == 33 for row in alone)
+
+
+@pytest.mark.parametrize("walk", [0.0, 1.3e-9])
+def test_a_walk_along_k_is_found_where_there_is_one(walk: float) -> None:
+    """25 matrices of 0.5 to 134 MB, 5 % noise."""
+    device = with_coefficients(true_device(), {"gemm_walk_s_per_k": walk, "gemm_walk_longest_s": 5e-6})
+    sides, noise = (512, 1024, 2048, 4096, 8192), np.random.default_rng(5)
+    gemms = [Gemm(m, n, k) for n in sides for k in sides for m in (1, 4, 16, 64, 256, 1024)]
+    times = [seconds * float(np.exp(noise.normal(0, 0.05))) for seconds in gemm_seconds(device, "bf16")(gemms)]
+    cells = [Observation(cell, seconds, f"{cell.n}x{cell.k}") for cell, seconds in zip(gemms, times, strict=True)]
+    part = fit_gemm(find_hardware("h100_sxm"), "bf16", Cells(cells, ()), tiles=(64,))
+    assert ("walk" in part.law) == (walk > 0)
+    assert part.values["gemm_walk_s_per_k"] == pytest.approx(walk, rel=0.12)
+    if walk:
+        assert part.values["gemm_walk_longest_s"] == pytest.approx(5e-6, rel=0.12)
 
 
 def test_a_level_of_its_own_for_one_row_is_found_and_kept(tmp_path: Path) -> None:

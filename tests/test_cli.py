@@ -133,6 +133,32 @@ def test_importing_the_package_imports_no_library():
     assert done.stdout.strip() == ""
 
 
+# ---------------------------------------------------------------------------------------------------------------- readers
+
+
+@pytest.mark.parametrize("arguments", ["list", "list --json", "--help"])
+def test_a_reader_that_leaves_early_is_no_failure(arguments):
+    command = f"{sys.executable} -m simulator {arguments} | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("arguments", ["list", "list --json"])
+def test_no_room_for_the_results_is_one_message(arguments):
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m simulator {arguments} > /dev/full"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr == "the results: cannot be read or written: no space left on device\n"
+
+
+def test_closed_output_is_no_failure():
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m simulator list hardware >&-"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # ------------------------------------------------------------------------------------------------------------- interrupts
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from simulator.draft_tree import Tree
 from simulator.questions.capacity import capacity
+from simulator.reports import files
 from simulator.scenario import scenario_of
 from simulator.serving import Engine, KVTransfer, Prefill, RouterName, ServingResult, serve, serve_on_replicas, summarise
 from simulator.serving_engine import KVTransferKind
-from simulator.simulation import Server
+from simulator.simulation import Server, simulate
 from simulator.simulation.saturation import saturation_of
 from simulator.spec import Document, SpecError
 from tests.test_laws import NAMED, STEP_S, AffinePricer, IndependentPath, Scenario, drawn, roomy
@@ -308,6 +311,18 @@ def test_speculation_shortens_the_answer_and_not_the_prompt() -> None:
     assert drafted.prefill_load.mean_decode_sequences == 0
 
 
+def test_records_of_a_run_tell_when_each_cache_came(tmp_path: Path) -> None:
+    few = {**APART["workload"], "num_requests": 20}
+    result = simulate(asked(workload=few))
+    files._write_records(tmp_path / "records.parquet", result)
+    table = pyarrow.parquet.read_table(tmp_path / "records.parquet").to_pydict()
+    assert len(table["kv_landed_s"]) == 40
+    for first, computed, landed, token in zip(
+        *(table[name] for name in ("first_scheduled_s", "prompt_computed_s", "kv_landed_s", "first_token_s")), strict=True
+    ):
+        assert first < computed < landed < token
+
+
 def test_the_slower_side_sets_what_a_saturated_deployment_finishes() -> None:
     rates = {n: saturation_of(Server.of(asked({"instances": n})), asked().requests()) for n in (1, 2, 16)}
     assert rates[1].per_s < rates[2].per_s < rates[16].per_s
@@ -324,6 +339,9 @@ def test_capacity_counts_the_devices_of_both_sides_and_needs_the_level_of_both()
         capacity(asked({"instances": n, "tensor_parallel_size": 2}, workload=few, **level), repetitions=1).plain for n in (1, 2)
     ]
     assert [row.devices for row in found] == [3, 5]
+    priced = asked({"hardware": "l40s"}, workload=few, planning={"price_per_gpu_hour": 2.0}, **level)
+    said = capacity(priced, repetitions=1).warnings
+    assert any("price_per_gpu_hour is taken for every device" in text for text in said)
     assert 1.3 < (found[1].rate_per_s or 0) / (found[0].rate_per_s or 1) <= 2.2
     assert all(row.analytic is not None and 0.5 < row.analytic.rate_per_s / (row.rate_per_s or 1) < 2 for row in found)
 
@@ -345,3 +363,16 @@ def test_capacity_counts_the_devices_of_both_sides_and_needs_the_level_of_both()
 def test_what_cannot_be_or_would_change_nothing_is_refused(prefill: dict[str, Any], more: dict[str, Any], must: str) -> None:
     with pytest.raises(SpecError, match=must):
         asked(prefill, **more)
+
+
+def test_each_rank_that_decodes_has_a_link_of_its_own() -> None:
+    """Three engines that compute prompts, and one whose four ranks take in a cache each at a time: the way is no longer what holds
+    up the others."""
+    scenario = replace(BUSY, num_requests=60, gap_s=0.0)
+    one, four = (run(scenario, KVTransfer("after_prompt", STEP_S / 4, decode_links=links), 3, 1) for links in (1, 4))
+    assert came_s(four).max() < 0.6 * came_s(one).max()
+    spread = asked(
+        {"tensor_parallel_size": 8}, hardware="h200_sxm", target={"model": "openai/gpt-oss-120b"}, speculation=None, acceptance=None,
+        parallel={"data_parallel_size": 4, "tensor_parallel_size": 2},
+    )  # fmt: skip
+    assert Server.of(spread).prefill.transfer.decode_links == 4

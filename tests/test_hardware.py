@@ -258,7 +258,7 @@ def _overridden(text: str) -> Hardware:
 
 def test_an_override_replaces_one_number_and_leaves_the_rest() -> None:
     before = find_hardware("h100_sxm")
-    after = _overridden("hardware: {base: h100_sxm, memory_bandwidth_fraction: 0.4365, compute_units: 66}")
+    after = _overridden("hardware: {base: h100_sxm, memory_bandwidth_fraction: 0.4285, compute_units: 66}")
     assert after.bandwidth_bytes_per_s == pytest.approx(before.bandwidth_bytes_per_s / 2)
     assert after.coefficients.memory_bandwidth_fraction.source == "override"
     assert after.profile.compute_units == 66

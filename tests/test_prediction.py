@@ -508,3 +508,33 @@ def test_a_table_with_other_separators_is_recognised(tmp_path):
     path.write_text("hardware;target_model;method;batch\nh100_sxm;Qwen/Qwen3-8B;ngram;1\n")
     with pytest.raises(SpecError, match="columns apart by commas"):
         predict_table(path)
+
+
+def test_a_checkpoint_is_priced_as_it_is_published(capsys):
+    """By its name, else as its owner publishes the model; what is stated counts before both."""
+    point = {"hardware": "h200_sxm", "method": "ngram", "num_speculative_tokens": 3, "tensor_parallel_size": 8, "batch": 1}
+
+    def step_s(target: str, **changes: object) -> float:
+        return predict(**point | {"target_model": target} | changes).plain_step_s or math.nan  # type: ignore[arg-type]
+
+    assert step_s("Qwen/Qwen3-32B-FP8") == step_s("qwen3-32b", precision="fp8") < step_s("qwen3-32b")
+    assert step_s("Qwen/Qwen2.5-72B-Instruct-GPTQ-Int4") == step_s("qwen2.5-72b", precision="int4")
+    assert step_s("deepseek-v3.1") == step_s("deepseek-v3.1", precision="fp8") != step_s("deepseek-v3.1", precision="bf16")
+    assert step_s("gpt-oss-120b") == step_s("gpt-oss-120b", precision="mxfp4")
+    stated = predict(**point, target_model="Qwen/Qwen3-32B-FP8", precision="bf16")  # type: ignore[arg-type]
+    assert any("stored as fp8; bf16 is priced, as asked" in warning for warning in stated.warnings)
+
+
+def test_an_unknown_parallelism_holds_the_sequences_asked_about():
+    point = {
+        "hardware": "l40s",
+        "engine": "vllm",
+        "target_model": "Qwen/Qwen3-32B-FP8",
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+    }
+    one = predict(**point, batch=1)
+    many = predict(**point, batch=16, context_len=2048)
+    assert any("1 taken, the smallest that fits" in warning for warning in one.warnings)
+    assert any("2 taken, the smallest that holds so many tokens" in warning for warning in many.warnings)
+    assert not any("no verdict" in warning for warning in many.warnings)

@@ -408,7 +408,7 @@ def test_no_shipped_scenario_mixes_models(name):
     ("speculation", "lines"),
     [
         ("num_speculative_tokens: 65", ["num_speculative_tokens: must be at most 64 (got 65)"]),
-        ("num_speculative_tokens: []", ["num_speculative_tokens: must have at least 1 entries (got an empty list)"]),
+        ("num_speculative_tokens: []", ["num_speculative_tokens: must have at least 1 entry (got an empty list)"]),
         ("num_speculative_tokens: some", ["num_speculative_tokens: must be a whole number or a list (got 'some')"]),
         ("num_speculative_tokens: [0, 70]", ["[0]: must be at least 1 (got 0)", "[1]: must be at most 64 (got 70)"]),
         ("by_batch: [[1, 8, 3], [8, 9, 1]]", ["by_batch entries must not overlap"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Literal
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
-from simulator.spec import Problem, Spec, SpecError, check, check_sections, load_yaml, nearest, parse_yaml
+from simulator.spec import Problem, Spec, SpecError, check, check_sections, load_yaml, nearest, parse_yaml, unique_keys
 
 
 class Inner(Spec):
@@ -122,7 +123,7 @@ def test_unreadable_files_are_named(tmp_path):
             load_yaml(path)
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe\x00\x01")
-    with pytest.raises(SpecError, match="cannot be read"):
+    with pytest.raises(SpecError, match="must be text in UTF-8"):
         load_yaml(binary)
 
 
@@ -150,3 +151,9 @@ def test_nearest_names():
 def test_a_problem_prints_where_what_must_be_got_and_nearest():
     text = str(Problem("s.yaml:3", "speculation.method", "must be one of eagle, ngram", "'eagel'", "eagle"))
     assert text == "s.yaml:3: speculation.method: must be one of eagle, ngram (got 'eagel'); did you mean eagle?"
+
+
+def test_a_json_object_that_repeats_a_key_is_refused():
+    assert json.loads('{"a": 1, "b": {"a": 2}}', object_pairs_hook=unique_keys) == {"a": 1, "b": {"a": 2}}
+    with pytest.raises(ValueError, match="a: must stand only once"):
+        json.loads('{"b": {"a": 1, "a": 2}}', object_pairs_hook=unique_keys)

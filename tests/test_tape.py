@@ -32,6 +32,7 @@ def test_replaying_is_computing(points: list[tuple[float, float]]) -> None:
     replay = tape.replay([formula(*tape.inputs), 7.0])  # type: ignore[arg-type]
     expected = [formula(x, y) for x, y in points]
     assert [replay.of_numbers(*point) for point in points] == [(value, 7.0) for value in expected]
+    assert replay.first_of_each(points) == expected
     found, constant = replay.of_arrays(*np.array(points).T)
     assert (found.tolist(), constant) == (expected, 7.0)
 
@@ -71,7 +72,9 @@ def test_many_rounds_together_cost_what_each_costs_alone(name: str) -> None:
             alone = [pricer.price([(int(c), drafted) for c in column], (), 0) for column in contexts.T]
             alike = pricer.alike(sequences, drafted)
             assert np.broadcast_to(alike.many(*sums)[0], rounds).tolist() == [cost.seconds for cost in alone]
-            assert [alike.one(*map(int, numbers))[0] for numbers in zip(*sums, strict=True)] == [cost.seconds for cost in alone]
+            by_round = np.array(sums).T.tolist()
+            assert [alike.one(*numbers)[0] for numbers in by_round] == [cost.seconds for cost in alone]
+            assert alike.each(by_round) == [cost.seconds for cost in alone]
             for index, (term, seconds) in enumerate(alike.terms(*sums)):
                 assert np.broadcast_to(seconds, rounds).tolist() == [cost.terms[index][1] for cost in alone]
                 assert {cost.terms[index][0] for cost in alone} == {term}

@@ -561,6 +561,8 @@ def test_a_file_that_only_claims_to_be_gguf_is_refused(tmp_path: Path, monkeypat
     ("line", "message"),
     [
         ("{", "must be one JSON object per line"),
+        ('{"prompt": "a", "prompt": "b"}', "prompt: must stand only once"),
+        ("[" * 100_000, "must be one JSON object per line"),
         ('["a"]', "must be a JSON object"),
         ('{"prompt": "a", "kind": "b"}', "kind: unknown key"),
         ('{"category": "b"}', "exactly one of prompt, turns"),

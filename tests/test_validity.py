@@ -103,3 +103,15 @@ def test_doubts_reach_the_reader(capsys):
     assert any("captured graph" in warning for warning in json.loads(capsys.readouterr().out)["warnings"])
     assert main(["explain", *flags(batch=200)]) == 0
     assert "Note: verification of 200 sequences is 800 rows" in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.parametrize(("prompt", "told"), [(1_000, False), (2_300, True)])
+def test_requests_longer_than_the_drafters_text_are_told_and_no_others(prompt: int, told: bool):
+    run = simulate(
+        scenario(
+            target={"model": "meta-llama/Llama-2-7b-hf"},
+            speculation={"method": "draft_model", "drafter": "JackFram/llama-68m", "num_speculative_tokens": 2},
+            workload=workload(requests=30, prompt=prompt, output=40, rate_per_s=2.0),
+        )
+    )
+    assert any("30 of 30 requests grow beyond the 2,048 positions" in warning for warning in run.warnings) == told

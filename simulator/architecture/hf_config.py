@@ -23,7 +23,7 @@ from simulator.architecture.hf_fields import FAMILIES, Config, Fields, decoder_f
 from simulator.architecture.hf_kinds import wrong_kinds
 from simulator.architecture.problems import model_problems
 from simulator.architecture.shape import ModelArchitecture
-from simulator.spec import Document, Problem, SpecError, check
+from simulator.spec import Document, Problem, SpecError, check, unique_keys
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _ALGORITHMS = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A16_AWQ": "int4", "W4A16": "int4", "W8A16": "int8"}
@@ -92,7 +92,7 @@ def _check_kinds(config: Config, text: Config, path: Path) -> None:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
     except (OSError, ValueError, RecursionError) as error:
         raise SpecError([Problem(str(path), "", f"must be JSON: {error}")]) from None
     if not isinstance(config, dict):

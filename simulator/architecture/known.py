@@ -12,6 +12,7 @@ from simulator import resources
 from simulator.architecture.hf_config import config_path, read_config
 from simulator.architecture.problems import model_problems
 from simulator.architecture.shape import ModelArchitecture
+from simulator.number_format import WeightFormat, format_in_name
 from simulator.spec import Problem, Spec, SpecError, check, load_yaml
 
 
@@ -21,6 +22,9 @@ class ModelTable(Spec):
     schema_version: Literal[1]
     models: tuple[ModelArchitecture, ...]
     unsupported: dict[str, str] = Field(default_factory=dict)
+    published_weights: dict[str, WeightFormat] = Field(
+        default_factory=dict, description="type of the weights that a model's owner publishes, where it is not of 16 bits"
+    )
 
 
 @cache
@@ -46,9 +50,21 @@ def _tables() -> tuple[ModelTable, ...]:
 
 
 def stored_weights(name: str) -> str | None:
-    """The type of weights that a local Hugging Face config names; None for other models, and where it is not said."""
-    path = None if name.endswith((".yaml", ".yml")) else config_path(name)
-    return None if path is None else read_config(path).weights
+    """The type of weights that a local Hugging Face config names, or the name itself, as in ``Qwen3-32B-FP8``; else None."""
+    if name.endswith((".yaml", ".yml")):
+        return None
+    path = config_path(name)
+    return format_in_name(name)[1] if path is None else read_config(path).weights
+
+
+def published_weights(name: str) -> str | None:
+    """`stored_weights`, else the type in which the owner of a known model publishes it; None where it is of 16 bits."""
+    return stored_weights(name) or _published_weights().get(resources.normalised(name))
+
+
+@cache
+def _published_weights() -> dict[str, str]:
+    return {resources.normalised(name): weights for table in _tables() for name, weights in table.published_weights.items()}
 
 
 def is_same_model(name: str, model: ModelArchitecture) -> bool:
@@ -84,7 +100,7 @@ def find_model(name: str, where: str = "", key: str = "model", noun: str = "mode
     path = config_path(name)
     if path is not None:
         return read_config(path).architecture
-    found = models().get(resources.normalised(name))
+    found = models().get(resources.normalised(name)) or models().get(resources.normalised(format_in_name(name)[0]))
     if found is not None:
         return found
     why = unsupported().get(resources.normalised(name))

@@ -71,7 +71,8 @@ def capacity(
         found, said = exports_of(server)
         print_snippets(console, found[0].snippets)
         why = f"{found[0].engine}: {found[0].reason}." if found[0].reason else said and f"{said[:1].upper()}{said[1:]}."
-        print_notes(console, [why] if why else [], [])
+        minded = [f"Mind: {note}." for snippet in found[0].snippets for note in snippet.notes]
+        print_notes(console, [*([why] if why else []), *minded], [])
         console.print()
     print_notes(console, capacity_notes(answer), (*capacity_doubts(answer), *answer.warnings))
     if out is not None:

@@ -86,10 +86,12 @@ def _is(operand: object, number: int) -> bool:
 
 
 class Replay(NamedTuple):
-    """The results of a tape as a function of its inputs: all of them numbers, or all of them arrays."""
+    """The results of a tape as a function of its inputs: all of them numbers, or all of them arrays. `first_of_each`: the first
+    result alone for one list of inputs after another."""
 
     of_numbers: Callable[..., tuple[Any, ...]]
     of_arrays: Callable[..., tuple[Any, ...]]
+    first_of_each: Callable[[Iterable[Sequence[Any]]], list[Any]]
 
 
 class Tape:
@@ -123,19 +125,25 @@ class Tape:
 
 @lru_cache(maxsize=512)
 def _compiled(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], constants: int) -> Any:
-    """A function of a tape's constants that gives its two replays. Tapes that differ in nothing else share it."""
+    """A function of a tape's constants that gives its replays. Tapes that differ in nothing else share it."""
 
     def name(place: int) -> str:
         return f"v{place}" if place >= 0 else f"c{-1 - place}"
 
     source = [f"def replays({', '.join(f'c{index}' for index in range(constants))}):"]
+    taken = ", ".join(map(name, range(inputs)))
     for form, function in enumerate(("of_numbers", "of_arrays")):
-        source.append(f"    def {function}({', '.join(map(name, range(inputs)))}):")
-        for place, (operation, operands) in enumerate(steps, inputs):
-            source.append(f"        v{place} = {_OPERATIONS[operation][form].format(*map(name, operands))}")
+        done = [
+            f"        v{place} = {_OPERATIONS[operation][form].format(*map(name, operands))}"
+            for place, (operation, operands) in enumerate(steps, inputs)
+        ]
+        source += [f"    def {function}({taken}):", *done]
         source.append(f"        return ({''.join(f'{name(place)}, ' for place in answer)})")
+        if function == "of_numbers":
+            source += ["    def first_of_each(lists):", "      found = []", f"      for {taken}, in lists:", *done]
+            source += [f"        found.append({name(answer[0])})", "      return found"]
     names: dict[str, Any] = {"sqrt": math.sqrt, "root": np.sqrt, "maximum": np.maximum, "minimum": np.minimum, "each": _of_each}
-    exec("\n".join([*source, "    return of_numbers, of_arrays"]), names)
+    exec("\n".join([*source, "    return of_numbers, of_arrays, first_of_each"]), names)
     return names["replays"]
 
 

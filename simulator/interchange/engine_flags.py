@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from simulator.draft_policy import table_problems
 from simulator.interchange.observed import lines
-from simulator.spec import Problem, SpecError, load_yaml, plain_scalar, shown
+from simulator.spec import Problem, SpecError, load_yaml, plain_scalar, shown, unique_keys
 
 T = TypeVar("T")
 _FORMATS = {
@@ -163,7 +163,7 @@ def _vllm(flags: _Flags) -> ServerSettings:
 
 def _vllm_speculation(text: str, where: str, found: ServerSettings) -> None:
     try:
-        config = json.loads(text)
+        config = json.loads(text, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError):
         raise SpecError([Problem(where, "--speculative-config", "must be a JSON object", shown(text))]) from None
     if not isinstance(config, dict):

@@ -33,7 +33,7 @@ from simulator.interchange.arrival_times import (
     from_timestamp,
 )
 from simulator.interchange.untimed_requests import is_untimed, read_untimed
-from simulator.spec import Problem, SpecError, nearest, shown
+from simulator.spec import Problem, SpecError, nearest, shown, unique_keys
 from simulator.workload import MAX_TOKENS, Floats, Integers, PromptTexts, RequestTrace, WorkloadProfile, load_workload_profile
 
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -192,9 +192,10 @@ class _Reader:
             if not text.strip():
                 continue
             try:
-                record = json.loads(text)
-            except (ValueError, RecursionError):
-                self.problem(line, "", "must be one JSON object", text.strip())
+                record = json.loads(text, object_pairs_hook=unique_keys)
+            except (ValueError, RecursionError) as error:
+                broken = isinstance(error, (json.JSONDecodeError, RecursionError))
+                self.problem(line, "", "must be one JSON object" if broken else str(error), text.strip())
                 continue
             missing = [name for name in MOONCAKE if not isinstance(record, dict) or name not in record]
             for name in missing:

@@ -19,7 +19,8 @@ from simulator.speculation import REMOTE_METHODS
 def on_devices(
     point: OperatingPoint, deployment: Deployment, gamma: int, document: Document, warnings: list[str]
 ) -> tuple[Deployment, float]:
-    """Tensor parallelism as given, else the number of devices, else the smallest that fits; and the doubt of a guess."""
+    """Tensor parallelism as given, else the number of devices, else the smallest that fits, with the sequences asked about if
+    any does; and the doubt of a guess."""
     given = point.tensor_parallel_size or point.gpu_count
     _check_heads(point, deployment, given, document)
     if given is not None:
@@ -33,7 +34,12 @@ def on_devices(
     fitting = [each for each in tried if each.kv_cache_bytes(MEMORY_UTILIZATION) > 0]
     if not fitting:
         raise UnsupportedError(f"{deployment.target.name} does not fit on up to 8 × {deployment.hardware.name}")
-    warnings.append(f"tensor parallelism unknown: {fitting[0].tensor_parallel_size} taken, the smallest that fits")
+    context = point.context_len or (point.prompt_len or 0) + (point.output_len or 0) or DEFAULT_CONTEXT
+    # What holds the models may hold too little of the KV cache asked about.
+    holding = [each for each in fitting if each.kv_tokens(MEMORY_UTILIZATION) >= point.batch * context]
+    why = "the smallest that fits" if not holding or holding[0] is fitting[0] else "the smallest that holds so many tokens"
+    fitting = holding or fitting
+    warnings.append(f"tensor parallelism unknown: {fitting[0].tensor_parallel_size} taken, {why}")
     if len(fitting) == 1:
         return fitting[0], 0.0
     ratios = [d.pricer().round(gamma, point.batch, point.context_len or DEFAULT_CONTEXT).r for d in fitting[:2]]

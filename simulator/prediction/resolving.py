@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from simulator.acceptance import AcceptanceSpec
-from simulator.architecture import ModelArchitecture, find_model, stored_weights
+from simulator.architecture import ModelArchitecture, find_model, published_weights, stored_weights
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism
 from simulator.draft_tree import TREE_EXAMPLES, Tree, read_tree
@@ -110,11 +110,14 @@ def _tree(text: str, document: Document) -> Tree:
 
 
 def _precision(point: OperatingPoint, hardware: Hardware, warnings: list[str]) -> tuple[str, str]:
-    """(weights, KV cache) from what people write, else from the model's config.json. Raises `UnsupportedError` for types that are
+    """(weights, KV cache) from what people write, else as the model is published. Raises `UnsupportedError` for types that are
     not priced."""
     wide, text, stored = hardware.wide_dtype, point.precision, stored_weights(point.target_model)
-    if not text and stored is not None:
-        return stored, stored if stored in ("fp32", "fp16", "bf16") else wide
+    published = published_weights(point.target_model)
+    if not text and published is not None:
+        if stored is None:
+            warnings.append(f"precision taken as published, {published}")
+        return published, published if published in ("fp32", "fp16", "bf16") else wide
     if not text:
         warnings.append(f"precision assumed {wide}")
         return wide, wide
@@ -127,7 +130,7 @@ def _precision(point: OperatingPoint, hardware: Hardware, warnings: list[str]) -
         known = ", ".join(get_args(CacheFormat))
         raise UnsupportedError(f"precision {text!r} is not supported: a KV cache in {kv_cache}; supported: {known}")
     warnings += weights_warning(weights, stored)
-    weights = weights or stored or wide
+    weights = weights or published or wide
     kept = weights if weights in ("fp32", "fp16", "bf16") else wide
     return weights, kv_cache or kept
 

@@ -182,14 +182,15 @@ def _write_records(path: Path, result: SimulationResult) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    rows = [
-        {"variant": variant.label, "num_speculative_tokens": variant.gamma, **_record(record)}
-        for variant in (result.plain, *(comparison.variant for comparison in result.comparisons))
-        for record in variant.result.records
-    ]
+    rows = []
+    for variant in (result.plain, *(comparison.variant for comparison in result.comparisons)):
+        transfers = {} if variant.result.transfers is None else variant.result.transfers.spans_s()
+        for record in variant.result.records:
+            moved_s = dict(zip(TRANSFER_COLUMNS, transfers.get(record.request_id, ()), strict=False))
+            rows.append({"variant": variant.label, "num_speculative_tokens": variant.gamma, **_record(record), **moved_s})
     kinds = {
         name: pyarrow.float64() if name.endswith("_s") else pyarrow.string() if name == "rejected" else pyarrow.int64()
-        for name in RECORD_COLUMNS
+        for name in (*RECORD_COLUMNS, *(TRANSFER_COLUMNS if result.plain.result.transfers is not None else ()))
     }
     schema = pyarrow.schema({"variant": pyarrow.string(), "num_speculative_tokens": pyarrow.int64(), **kinds})
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), path)
@@ -199,6 +200,8 @@ def _record(record: RequestRecord) -> dict[str, Any]:
     return {name: getattr(record, source) for name, source in RECORD_COLUMNS.items()}
 
 
+# Where prompts are computed on instances of their own.
+TRANSFER_COLUMNS = ("prompt_computed_s", "kv_landed_s")
 # Column of records.parquet → attribute of RequestRecord.
 RECORD_COLUMNS = {
     "request_id": "request_id",

@@ -9,7 +9,7 @@ from typing import Any
 from simulator.cost.uncertainty import Estimate
 from simulator.draft_policy import ByBatch
 from simulator.draft_tree import Tree
-from simulator.interchange.engine_settings import NotExpressibleError, Snippet, snippets
+from simulator.interchange.engine_settings import VARYING_GAMMA, NotExpressibleError, Snippet, snippets
 from simulator.plots.words import interval
 from simulator.printed_numbers import times
 from simulator.questions.schedule import Range, ScheduleAnswer
@@ -106,6 +106,7 @@ def schedule_notes(answer: ScheduleAnswer) -> tuple[str, ...]:
     if any(not cell.fits for cell in answer.cells):
         notes.append("In brackets: the KV cache does not hold that batch.")
     if answer.needed:
+        notes.append(f"{VARYING_GAMMA}.")
         notes.append("TensorRT-LLM takes one γ and the batch above which it is off (max_concurrency), not the table.")
     return tuple(notes)
 

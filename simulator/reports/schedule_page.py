@@ -41,8 +41,13 @@ def schedule_page(answer: ScheduleAnswer) -> Page:
 
 
 def _facts(answer: ScheduleAnswer) -> Iterator[Fact]:
-    for first, last, gamma in answer.table[:4]:
-        yield Fact("off" if gamma == 0 else f"γ = {gamma}", f"at batch {first} to {last}")
+    if answer.needed:
+        for first, last, gamma in answer.table[:4]:
+            yield Fact("off" if gamma == 0 else f"γ = {gamma}", f"at batch {first} to {last}")
+    else:
+        gain = dict(answer.fixed_gains).get(answer.best_fixed)
+        gained = "" if gain is None or answer.best_fixed == 0 else f"{answer.metric}, gain {times(gain)}"
+        yield Fact("off" if answer.best_fixed == 0 else f"γ = {answer.best_fixed}", "at every batch", gained)
 
 
 def _settings(answer: ScheduleAnswer) -> Iterator[Block]:
@@ -52,3 +57,5 @@ def _settings(answer: ScheduleAnswer) -> Iterator[Block]:
         for snippet in found:
             where = f"in `{snippet.file}`" if snippet.file else "on the command line"
             yield Code(snippet.text, f"For {engine}, {where}:", "" if snippet.file else "sh")
+            if snippet.notes:
+                yield Text(f"Mind: {'; '.join(snippet.notes)}.")

@@ -136,9 +136,8 @@ def _why(comparison: Comparison) -> str:
 def _needed(comparison: Comparison) -> str:
     """τ beside R, which is its break-even."""
     r, shape, tau = comparison.r, comparison.shape, significant(comparison.mean_acceptance_length)
-    text = (
-        f"A round costs R = {significant(r.value)} plain steps ({interval(r)}) and yields τ = {tau} tokens (acceptance as given)"
-    )
+    given = "acceptance left open" if comparison.variant.scenario.file.acceptance is None else "acceptance as given"
+    text = f"A round costs R = {significant(r.value)} plain steps ({interval(r)}) and yields τ = {tau} tokens ({given})"
     rate = comparison.break_even_acceptance_rate
     remark = f" ({comparison.remark})" if comparison.remark else ""
     if rate is not None:

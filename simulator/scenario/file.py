@@ -86,7 +86,7 @@ class ParallelSpec(Spec):
 class TargetSpec(Spec):
     """The model that is served, the type of its weights and of its KV cache.
 
-    weights: left out, what the model's config.json says; bf16 where there is none.
+    weights: left out, what the model's config.json or name says, else as its owner publishes it: bf16 but for a few.
     """
 
     model: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.architecture import ModelArchitecture, stored_weights
+from simulator.architecture import ModelArchitecture, published_weights, stored_weights
 from simulator.cost.deployment import Deployment
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.hardware import Hardware
@@ -50,9 +50,8 @@ def deployment_of(
 
 
 def _target_weights(reading: Reading, spec: TargetSpec) -> str:
-    stored = stored_weights(spec.model)
-    reading.warnings.extend(weights_warning(spec.weights, stored))
-    return spec.weights or stored or "bf16"
+    reading.warnings.extend(weights_warning(spec.weights, stored_weights(spec.model)))
+    return spec.weights or published_weights(spec.model) or "bf16"
 
 
 def _drafter_weights(reading: Reading, speculation: Speculation | None, weights: str, hardware: Hardware) -> str:

@@ -31,7 +31,6 @@ def remark(
         )
     if prefill is not None:
         reading.warnings.append(_of_prefill(deployment, prefill))
-    _warn_of_draft_window(reading, drafter, limits)
     if deployment.draft_device_binds(limits.gpu_memory_utilization):
         reading.warnings.append("the draft's own device holds fewer tokens than the target's: it limits how many requests run")
     for each in (deployment.hardware, *(other for other, _ in further)):
@@ -81,15 +80,6 @@ def _warn_of_pauses(reading: Reading, deployment: Deployment, limits: Limits) ->
             f"{deployment.engine.name}'s drafter does not see the tokens of steps without drafts: requests that live through a "
             f"pause of policy {', '.join(pausing)} are accepted less ever after; simulated as if its cache were kept in step"
         )
-
-
-def _warn_of_draft_window(reading: Reading, drafter: ModelArchitecture | None, limits: Limits) -> None:
-    if drafter is None or drafter.max_position_embeddings is None or drafter.max_position_embeddings >= limits.max_model_len:
-        return
-    reading.warnings.append(
-        f"drafter {drafter.name} was trained for {drafter.max_position_embeddings} positions: "
-        "beyond them acceptance is usually much lower than the profile's"
-    )
 
 
 def _warn_of_other_targets(reading: Reading, target: ModelArchitecture, drafter: ModelArchitecture | None) -> None:

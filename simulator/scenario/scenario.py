@@ -40,8 +40,10 @@ class Scenario:
 
     @property
     def methods(self) -> tuple[tuple[str, Scenario], ...]:
-        """(name, scenario) of the scenario's own way to draft and of each alternative; empty without speculation."""
-        each = (self, *self.alternatives) if self.deployment.speculative else ()
+        """(name, scenario of that method alone) of the scenario's own way to draft and of each alternative; empty without
+        speculation."""
+        own = replace(self, alternatives=()) if self.alternatives else self
+        each = (own, *self.alternatives) if self.deployment.speculative else ()
         return tuple(zip(names_of([scenario.deployment for scenario in each]), each, strict=True))
 
     @property

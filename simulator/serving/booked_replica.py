@@ -54,13 +54,16 @@ class AlikeRounds(RoundTerms, Protocol):
     """The cost of rounds of so many sequences that verify equally many drafts, by their contexts: those of all together, the same
     with each counted up to the pricer's window, and the longest.
 
-    one, many: (seconds, what `prompts` wants to know of it, …), from numbers or arrays. prompts: what chunks beside a round add.
+    one, many: (seconds, what `prompts` wants to know of it, …), from numbers or arrays. each: the seconds of one after the other.
+    prompts: what chunks beside a round add.
     """
 
     @property
     def one(self) -> Callable[[int, int, int], tuple[float, ...]]: ...
     @property
     def many(self) -> Callable[..., tuple[Any, ...]]: ...
+    @property
+    def each(self) -> Callable[[list[list[int]]], list[float]]: ...
     @property
     def prompts(self) -> Callable[..., Sequence[tuple[str, float]]]: ...
 
@@ -213,7 +216,7 @@ class BookedReplica(Replica):
             end_s, shortest_s = np.add.accumulate(ends), seconds.min()
         else:
             if rounds > 1:
-                seconds += [alike.one(*context)[0] for context in timeline.contexts(rounds)[:, 1:].T.tolist()]
+                seconds += alike.each(timeline.contexts(rounds)[:, 1:].T.tolist())
             end_s, shortest_s = list(accumulate(seconds, initial=start_s))[1:], min(seconds)
         if not (shortest_s > 0 and end_s[-1] < math.inf):
             raise _no_time(shortest_s, max(seconds))

@@ -60,7 +60,7 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step, its KV blocks reserved; None if no request is here. Raises RuntimeError if it could do nothing."""
         if self.landed or self.freed:
-            self._settle_transfers()
+            self.settle_transfers()
         if not (self.running or self.waiting or self.offered):
             return None
         self.kv.now += 1
@@ -300,7 +300,7 @@ class Scheduler:
         del self.in_transit[sequence.request_id]
         self.freed.append(sequence.request_id)
 
-    def _settle_transfers(self) -> None:
+    def settle_transfers(self) -> None:
         """Frees blocks of transfers that are over; what has come can be found, and runs in its order while there are slots."""
         for request_id in self.freed:
             self.kv.release(request_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from simulator.cost.deployment import Deployment
 from simulator.scenario import Scenario
 from simulator.simulation.comparison import Comparison, compare
 from simulator.simulation.progress import Progress
@@ -29,11 +30,11 @@ def simulate(scenario: Scenario, progress: Progress | None = None, readable: boo
         compare(server, plain, served_variant(server, label, requests, progress), requests, progress)
         for label, server in speculative_servers(scenario, warnings, readable)
     ]
-    warnings += [doubt for comparison in comparisons for doubt in _doubts(comparison)]
+    warnings += [doubt for comparison in comparisons for doubt in _doubts(comparison, requests)]
     return SimulationResult(scenario, requests, plain, tuple(comparisons), tuple(dict.fromkeys(warnings)))
 
 
-def _doubts(comparison: Comparison) -> list[str]:
+def _doubts(comparison: Comparison, requests: tuple[Request, ...]) -> list[str]:
     """What is doubtful about a variant where it ran; of a schedule by batch nothing is, at one batch."""
     scenario = comparison.variant.scenario
     if scenario.file.speculation is None or scenario.file.speculation.by_batch is not None:
@@ -44,7 +45,25 @@ def _doubts(comparison: Comparison) -> list[str]:
     stated = None if scenario.file.acceptance is None else tau
     if not comparison.variant.summary.acceptance.rounds:
         return ["no answer is longer than one token: nothing is decoded, and what is said of a round is what it would be"]
-    return [*doubts_at(deployment, comparison.shape, running, comparison.context, stated)]
+    return [
+        *doubts_at(deployment, comparison.shape, running, comparison.context, stated),
+        *_beyond_the_window(deployment, requests),
+    ]
+
+
+def _beyond_the_window(deployment: Deployment, requests: tuple[Request, ...]) -> list[str]:
+    """Requests that grow longer than the text that the drafter was trained on."""
+    drafter = deployment.separate_drafter
+    positions = None if drafter is None else drafter.max_position_embeddings
+    if drafter is None or positions is None:
+        return []
+    longer = sum(request.prompt_tokens + request.output_tokens > positions for request in requests)
+    if not longer:
+        return []
+    return [
+        f"{longer:,} of {len(requests):,} requests grow beyond the {positions:,} positions that drafter {drafter.name} was "
+        "trained for, where acceptance is usually much lower"
+    ]
 
 
 # Turns of each user below which a closed loop is mostly its start and its drain.

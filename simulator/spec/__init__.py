@@ -10,7 +10,7 @@ from simulator.spec.checks import Spec, check, check_sections
 from simulator.spec.document import Document, Location, dotted
 from simulator.spec.findings import models_in
 from simulator.spec.problem import Problem, SpecError, nearest, shown
-from simulator.spec.yaml_file import load_yaml, parse_yaml, plain_scalar
+from simulator.spec.yaml_file import load_yaml, parse_yaml, plain_scalar, unique_keys
 
 __all__ = [
     "Document",
@@ -27,4 +27,5 @@ __all__ = [
     "parse_yaml",
     "plain_scalar",
     "shown",
+    "unique_keys",
 ]

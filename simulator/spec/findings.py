@@ -60,12 +60,16 @@ def describe(item: Any, kind: Any, location: Location) -> tuple[str, object, Ite
     if code in words:
         return words[code], got, ()
     if code == "too_short":
-        return f"must have at least {context['min_length']} entries", got, ()
+        return f"must have at least {_entries(context['min_length'])}", got, ()
     if code == "too_long":
-        return f"must have at most {context['max_length']} entries", got, ()
+        return f"must have at most {_entries(context['max_length'])}", got, ()
     if code == "value_error":
         return str(context["error"]), "", ()
     return "must be valid: " + item["msg"], got, ()
+
+
+def _entries(number: int) -> str:
+    return f"{number} entr{'y' if number == 1 else 'ies'}"
 
 
 def _tags(context: Any) -> str:

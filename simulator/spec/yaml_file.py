@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,10 @@ def load_yaml(path: str | Path) -> Document:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise SpecError([Problem(source, "", "no such file")]) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError([Problem(source, "", f"cannot be read: {error}")]) from None
+    except OSError as error:
+        raise SpecError([Problem(source, "", f"cannot be read: {(error.strerror or str(error)).lower()}")]) from None
+    except UnicodeDecodeError:
+        raise SpecError([Problem(source, "", "must be text in UTF-8")]) from None
     return parse_yaml(text, source)
 
 
@@ -120,3 +123,12 @@ def plain_scalar(text: str) -> Any:
     if _FLOAT.match(text):
         return float(text)
     return _SPECIAL_FLOATS.get(text.lower(), text)
+
+
+def unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """For `json.loads` (object_pairs_hook): an object whose keys all differ. Raises ValueError where one stands twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)}: must stand only once")
+    return found
