@@ -40,11 +40,12 @@ class GraphLadder(Spec):
 
 class RowLaw(Spec):
     """How a small-row kernel pays for rows: each further one reads `weight_reads_per_row` of the weights again, and each beyond
-    `steeper_after_rows` as much as `steeper_weight_reads_per_row`, up to `largest_rows`; above, the matrix kernel runs, which takes the time of `matrix_weight_reads` of them for each tile of
-    `matrix_tile_rows` rows that it starts (any number of rows where absent), or that of its arithmetic.
-    `weight_reads_from_second_row`: read again, once, as soon as there is more than one row, where the kernel for several rows
-    streams worse than the one for a single row. arithmetic_fraction: of the dense kernels' rate, where weights are expanded.
-    For these `formats`, on devices of these `vendors`, `kinds` and `architectures` (all where empty)."""
+    `steeper_after_rows` as much as `steeper_weight_reads_per_row`, up to `largest_rows`; above, the matrix kernel runs, which
+    takes the time of `matrix_weight_reads` of them for each tile of `matrix_tile_rows` rows that it starts (any number of rows
+    where absent), or that of its arithmetic. `weight_reads_from_second_row`: read again, once, as soon as there is more than one
+    row, where the kernel for several rows streams worse than the one for a single row. arithmetic_fraction: of the dense kernels'
+    rate, where weights are expanded. For these `formats`, on devices of these `vendors`, `kinds` and `architectures` (all where
+    empty)."""
 
     formats: tuple[str, ...]
     vendors: tuple[str, ...] = ()
