@@ -363,3 +363,16 @@ def test_capacity_counts_the_devices_of_both_sides_and_needs_the_level_of_both()
 def test_what_cannot_be_or_would_change_nothing_is_refused(prefill: dict[str, Any], more: dict[str, Any], must: str) -> None:
     with pytest.raises(SpecError, match=must):
         asked(prefill, **more)
+
+
+def test_each_rank_that_decodes_has_a_link_of_its_own() -> None:
+    """Three engines that compute prompts, and one whose four ranks take in a cache each at a time: the way is no longer what holds
+    up the others."""
+    scenario = replace(BUSY, num_requests=60, gap_s=0.0)
+    one, four = (run(scenario, KVTransfer("after_prompt", STEP_S / 4, decode_links=links), 3, 1) for links in (1, 4))
+    assert came_s(four).max() < 0.6 * came_s(one).max()
+    spread = asked(
+        {"tensor_parallel_size": 8}, hardware="h200_sxm", target={"model": "openai/gpt-oss-120b"}, speculation=None, acceptance=None,
+        parallel={"data_parallel_size": 4, "tensor_parallel_size": 2},
+    )  # fmt: skip
+    assert Server.of(spread).prefill.transfer.decode_links == 4
