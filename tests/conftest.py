@@ -1,6 +1,11 @@
 """How many random scenarios the laws try."""
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no failure, nor is the first call, which builds validators.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -339,6 +339,9 @@ def test_capacity_counts_the_devices_of_both_sides_and_needs_the_level_of_both()
         capacity(asked({"instances": n, "tensor_parallel_size": 2}, workload=few, **level), repetitions=1).plain for n in (1, 2)
     ]
     assert [row.devices for row in found] == [3, 5]
+    priced = asked({"hardware": "l40s"}, workload=few, planning={"price_per_gpu_hour": 2.0}, **level)
+    said = capacity(priced, repetitions=1).warnings
+    assert any("price_per_gpu_hour is taken for every device" in text for text in said)
     assert 1.3 < (found[1].rate_per_s or 0) / (found[0].rate_per_s or 1) <= 2.2
     assert all(row.analytic is not None and 0.5 < row.analytic.rate_per_s / (row.rate_per_s or 1) < 2 for row in found)
 
@@ -360,3 +363,16 @@ def test_capacity_counts_the_devices_of_both_sides_and_needs_the_level_of_both()
 def test_what_cannot_be_or_would_change_nothing_is_refused(prefill: dict[str, Any], more: dict[str, Any], must: str) -> None:
     with pytest.raises(SpecError, match=must):
         asked(prefill, **more)
+
+
+def test_each_rank_that_decodes_has_a_link_of_its_own() -> None:
+    """Three engines that compute prompts, and one whose four ranks take in a cache each at a time: the way is no longer what holds
+    up the others."""
+    scenario = replace(BUSY, num_requests=60, gap_s=0.0)
+    one, four = (run(scenario, KVTransfer("after_prompt", STEP_S / 4, decode_links=links), 3, 1) for links in (1, 4))
+    assert came_s(four).max() < 0.6 * came_s(one).max()
+    spread = asked(
+        {"tensor_parallel_size": 8}, hardware="h200_sxm", target={"model": "openai/gpt-oss-120b"}, speculation=None, acceptance=None,
+        parallel={"data_parallel_size": 4, "tensor_parallel_size": 2},
+    )  # fmt: skip
+    assert Server.of(spread).prefill.transfer.decode_links == 4

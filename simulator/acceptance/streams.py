@@ -23,7 +23,7 @@ class _Streams:
         self._generator = np.random.Generator(self._bits)
 
     def begin(self, request_id: int) -> np.random.Generator:
-        self._counter[:] = 0, 0, request_id, 0
+        self._counter[2] = request_id
         self._bits.state = self._start
         return self._generator
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 from calibration.choice import Candidate
@@ -221,12 +222,14 @@ def attention_law(
 
     def law(values: Mapping[str, float], cells: Sequence[Attention]) -> list[float]:
         device = with_coefficients(hardware, {**(fixed or {}), **values})
-        shapes = {cell.shape: ForwardCost(_one_layer(*cell.shape), device, engine, 1, dtype, dtype) for cell in cells}
-        return [shapes[cell.shape].attention.term(cell.forward_pass).seconds for cell in cells]
+        shapes = {cell.shape for cell in cells}
+        costs = {shape: ForwardCost(_one_layer(*shape), device, engine, 1, dtype, dtype).attention for shape in shapes}
+        return [costs[cell.shape].term(cell.forward_pass).seconds for cell in cells]
 
     return law
 
 
+@cache
 def _one_layer(heads: int, kv_heads: int, head_dim: int) -> ModelArchitecture:
     return ModelArchitecture(
         name="one layer", family="llama", hidden_size=heads * head_dim, num_hidden_layers=1, num_attention_heads=heads,

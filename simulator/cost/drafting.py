@@ -41,13 +41,15 @@ class Drafter:
 
     @property
     def step_overhead_s(self) -> float:
-        """Host time of one draft pass, with what the workers of other devices must be told of it."""
-        seconds = self.engine.draft_step_overhead_s[overhead_name(self.engine, self.method)].value
-        if self.tree is not None:
-            seconds += self.engine.tree_draft_step_overhead_s.value
-        if self.engine.draft_broadcast_s is not None and self.passes is not None and self.passes.tensor_parallel_size > 1:
-            seconds += self.engine.draft_broadcast_s.value
-        return seconds
+        """Host time of one draft pass."""
+        base_s = self.engine.draft_step_overhead_s[overhead_name(self.engine, self.method)].value
+        return base_s + (self.engine.tree_draft_step_overhead_s.value if self.tree else 0.0)
+
+    @property
+    def broadcast_s(self) -> float:
+        """What the workers of other devices must be told of each draft pass."""
+        told = self.engine.draft_broadcast_s
+        return told.value if told is not None and self.passes is not None and self.passes.tensor_parallel_size > 1 else 0.0
 
 
 def overhead_name(engine: ServingEngine, method: str) -> str:
@@ -84,7 +86,7 @@ def idle_terms(drafter: Drafter, sequences: int, context_tokens: float) -> list[
     cost = drafter.passes.price(uniform_pass(sequences, 1, context_tokens / sequences, window))
     headless = tuple(term for term in cost.terms if term.name != "lm_head")
     seconds = added([term.seconds for term in headless]) + drafter.passes.fusion_s(sequences)
-    return [CostTerm("draft_cache_upkeep", seconds + drafter.step_overhead_s, cost.bound)]
+    return [CostTerm("draft_cache_upkeep", seconds + drafter.step_overhead_s + drafter.broadcast_s, cost.bound)]
 
 
 def _sequential(drafter: Drafter, gamma: int, sequences: int, context: float) -> list[CostTerm]:
@@ -132,6 +134,7 @@ def _heads(drafter: Drafter, gamma: int, sequences: int, context: float) -> list
 def _terms(drafter: Drafter, first_s: float, first: Bound, later_s: float, later: Bound, count: int) -> list[CostTerm]:
     terms = [
         CostTerm("draft_launches", count * drafter.step_overhead_s, "host"),
+        CostTerm("draft_broadcast", count * drafter.broadcast_s, "host"),
         CostTerm("draft_first_pass", first_s, first),
         CostTerm("draft_later_passes", later_s, later),
     ]

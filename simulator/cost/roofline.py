@@ -185,7 +185,7 @@ def split_kv_attention(kv_bytes: float, blocks: float, flops: float, hardware: H
         busy_s = larger(busy_s, compute_s)
     overhead_s = coefficients.attention_overhead_s.value
     seconds = overhead_s + busy_s
-    return Operation(seconds, _bound(overhead_s + wave_s, memory_s, compute_s))
+    return Operation(seconds, _bound(known(overhead_s + wave_s), known(memory_s), known(compute_s)))
 
 
 def serial_walk_attention(longest_s: float, total_s: float, blocks: int, hardware: Hardware) -> Operation:
@@ -232,7 +232,6 @@ def all_reduce_s(message_bytes: float, alpha_s: float, bandwidth: float, large_b
 
 
 def _bound(overhead_s: float, memory_s: float, compute_s: float) -> Bound:
-    overhead_s, memory_s, compute_s = known(overhead_s), known(memory_s), known(compute_s)
     if overhead_s > memory_s and overhead_s > compute_s:
         return "latency"
     return "memory" if memory_s >= compute_s else "compute"

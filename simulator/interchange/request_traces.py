@@ -193,8 +193,9 @@ class _Reader:
                 continue
             try:
                 record = json.loads(text, object_pairs_hook=unique_keys)
-            except (ValueError, RecursionError):
-                self.problem(line, "", "must be one JSON object, with every key once", text.strip())
+            except (ValueError, RecursionError) as error:
+                broken = isinstance(error, (json.JSONDecodeError, RecursionError))
+                self.problem(line, "", "must be one JSON object" if broken else str(error), text.strip())
                 continue
             missing = [name for name in MOONCAKE if not isinstance(record, dict) or name not in record]
             for name in missing:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
+from simulator.cost.spread import Z80, Estimate
+from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_policy import PolicySpec
 from simulator.draft_tree import Tree
 from simulator.planning import Copy, Fleet, PlanningSpec
@@ -119,7 +120,7 @@ def capacity(
     streams = _streams(scenario, repetitions)
     own = scenario.requests()
     own_rate = (len(own) - 1) / (own[-1].arrival_s - own[0].arrival_s)
-    warnings = [*scenario.remarks, *_too_few(own)]
+    warnings = [*scenario.remarks, *_too_few(own), *_of_kinds(scenario, planning)]
     variants = [(PLAIN, Server.of(scenario)), *speculative_servers(scenario, warnings)]
     analytic = [_by_means(server, own) for _, server in variants]
     chosen = _finalists(analytic, [server for _, server in variants], finalists)
@@ -156,6 +157,15 @@ def _too_few(requests: Sequence[Request]) -> Iterator[str]:
     """A saturated server serves the workload's requests over and over: its interval holds no doubt of their lengths."""
     if len(requests) < FEWEST_REQUESTS and len({(r.prompt_tokens, r.output_tokens) for r in requests}) > 1:
         yield f"too short to tell: {len(requests)} request{'s' if len(requests) > 1 else ''} say little of the lengths to come"
+
+
+def _of_kinds(scenario: Scenario, planning: PlanningSpec) -> Iterator[str]:
+    """What is taken as equal of devices that are not."""
+    kinds = {hardware.profile_id for hardware, _ in scenario.hardware_counts(scenario.deployment)}
+    if planning.price_per_gpu_hour is not None and len(kinds) > 1:
+        yield "price_per_gpu_hour is taken for every device, whatever its kind: give their mean"
+    if scenario.prefill is not None:
+        yield "J/token takes devices that compute prompts to be as busy as those that decode"
 
 
 def _streams(scenario: Scenario, repetitions: int) -> list[tuple[Request, ...]]:
@@ -231,10 +241,10 @@ def _gain(server: Server, sustained: Sustained, plain: Estimate) -> Estimate:
     batch, context = max(round(point.mean_batch), 1), max(point.mean_context_tokens, 1.0)
     gamma = server.drafts(batch) or server.shape.depth
     pricer = UncertainPricer(server.deployment.replica(), float(server.law.conditional_rates(gamma).prod()))
-    doubt = pricer.log_std(gamma, batch, context, server.law.proposal_share(gamma)) * (1 - point.prefill_share)
+    spread = pricer.spread(gamma, batch, context, server.law.proposal_share(gamma)).scaled(1 - point.prefill_share)
     value = rate.value / plain.value
-    below = math.hypot(math.log(rate.value / rate.low), math.log(plain.high / plain.value), Z80 * doubt)
-    above = math.hypot(math.log(rate.high / rate.value), math.log(plain.value / plain.low), Z80 * doubt)
+    below = math.hypot(math.log(rate.value / rate.low), math.log(plain.high / plain.value), Z80 * spread.up)
+    above = math.hypot(math.log(rate.high / rate.value), math.log(plain.value / plain.low), Z80 * spread.down)
     return Estimate(value, value * math.exp(-below), value * math.exp(above))
 
 

@@ -11,11 +11,12 @@ from simulator.workload import Request
 
 
 def steady_batch(scenario: Scenario) -> int:
-    """Mean sequences that decode on the whole deployment without speculation, at least 1: the batch at which as many requests
-    finish as arrive, or in a closed loop at which all users are somewhere. The largest where more arrive than can be served."""
+    """Mean sequences that decode on the deployment without speculation, at least 1: the batch at which as many requests finish as
+    arrive, or in a closed loop at which all users are somewhere. The largest where more arrive than can be served. Replicas on
+    further devices take their part of the load, and are not counted: what is priced at this batch are those of the deployment."""
     server, requests = Server.of(scenario), scenario.requests()
-    replicas = sum(count for _, count in server.kinds)
-    return sum(count * _of_replica(kind, requests, replicas) for kind, count in server.kinds)
+    own = server.kinds[0][1]
+    return own * _of_replica(server, requests, sum(count for _, count in server.kinds))
 
 
 def _of_replica(server: Server, requests: Sequence[Request], replicas: int) -> int:

@@ -1,8 +1,8 @@
 """Prompts computed on engines of their own: requests go there, their caches to an engine that decodes (`kv_transfer`).
 
-Every rank of an engine has one link, which sends or takes one cache at a time, first come first served; a transfer needs both
-ends. The sender holds its blocks until the cache has come. What engines tell of one instant is acted on when all of them are
-done with it.
+Every engine that computes prompts has one link, and so has every rank of one that decodes: it sends or takes one cache at a time,
+first come first served, and a transfer needs both ends. The sender holds its blocks until the cache has come. What engines tell
+of one instant is acted on when all of them are done with it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Disaggregation:
         self.records = TransferRecords()
         self._moves: dict[int, _Move] = {}
         # When each link of each engine is free again.
-        self._prefill_free_s = [[0.0] * transfer.prefill_links for _ in prefill]
+        self._prefill_free_s = [[0.0] for _ in prefill]
         self._decode_free_s = [[0.0] * transfer.decode_links for _ in decode]
         self._fetched = transfer.kind == "after_prompt"
         for index, replica in enumerate(prefill):

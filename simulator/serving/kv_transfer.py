@@ -26,7 +26,7 @@ from simulator.serving_engine import KVTransferKind
 class KVTransfer:
     """How caches move: when, seconds of the link for each token and for what a sequence has whatever its length, and from the
     last byte sent to its use. layers: of the target. makes_first_token: with the prompt, not of its last token again.
-    prefill_links, decode_links: of one engine on either side, one for each data-parallel rank.
+    decode_links: of an engine that decodes, one for each data-parallel rank.
 
     Raises ValueError for a negative time, no layer and no link.
     """
@@ -37,13 +37,12 @@ class KVTransfer:
     latency_s: float = 0.0
     layers: int = 1
     makes_first_token: bool = False
-    prefill_links: int = 1
     decode_links: int = 1
 
     def __post_init__(self) -> None:
         if min(self.token_s, self.sequence_s, self.latency_s) < 0:
             raise ValueError(f"a transfer must take no negative time (got {self})")
-        if min(self.layers, self.prefill_links, self.decode_links) < 1:
+        if min(self.layers, self.decode_links) < 1:
             raise ValueError(f"a transfer must have at least one layer and link (got {self})")
 
 

@@ -126,16 +126,14 @@ class _Fleet:
 
     def expect(self, requests: Sequence[Request], users: int | None, think_time_s: float) -> None:
         """Lets the requests come."""
-        replicas, choose = self.replicas, self.choose
+        replicas = self.replicas
 
         def loop(theirs: Sequence[Request], submit: Submit, theirs_users: int | None) -> OpenLoop | ClosedLoop:
             if theirs_users is None:
                 return OpenLoop(self.env, theirs, submit)
             return ClosedLoop(self.env, theirs, submit, theirs_users, think_time_s)
 
-        submit: Submit | None = self.ways.submit if self.ways is not None else None
-        if submit is None and choose is not None:
-            submit = lambda request: replicas[choose(replicas, request)].submit(request)  # noqa: E731
+        submit = self._entrance()
         if submit is not None:
             self._loop_of = [loop(requests, submit, users)] * len(replicas)
             return
@@ -145,6 +143,13 @@ class _Fleet:
             share = None if users is None else users // active + (index < users % active)
             self._loop_of.append(loop(theirs, replicas[index].submit, share))
             replicas[index].next_arrival_s = self._loop_of[index].next_arrival_s
+
+    def _entrance(self) -> Submit | None:
+        """Where all requests arrive; None where they are dealt beforehand, and each replica has its own."""
+        replicas, choose = self.replicas, self.choose
+        if self.ways is not None:
+            return self.ways.submit
+        return None if choose is None else lambda request: replicas[choose(replicas, request)].submit(request)
 
     def _answered(self, replica: int, request_id: int) -> None:
         if self.ways is not None:

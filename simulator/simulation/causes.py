@@ -35,7 +35,8 @@ def causes_of(plain: Variant, variant: Variant, cost: RoundCost) -> tuple[str, .
     if taken > 0.05:
         causes.append(f"the drafter takes {100 * taken:.0f} % of the KV cache")
     if variant.result.prefill_replicas and variant.saturation.prefill_share == 1:
-        causes.append("instances that compute prompts set the capacity, which speculation cannot raise")
+        further = ", which speculation cannot raise" if plain.saturation.prefill_share == 1 else " with it"
+        causes.append(f"the instances that compute prompts set the capacity{further}")
     if before.load.prefill_share > 0.2:
         causes.append(f"{100 * before.load.prefill_share:.0f} % of busy time is prefill, which speculation cannot shorten")
     return tuple(causes)
