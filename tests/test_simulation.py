@@ -429,16 +429,24 @@ FASTER = (
 )  # fmt: skip
 
 
-@cache
-def served(sections: str) -> tuple[ServingResult, ...]:
-    """The runs of `simulate` whose records it answers with, without those that say how sure the answer is."""
-    asked = scenario(**yaml.safe_load(sections))
+def runs_of(asked: Scenario) -> tuple[ServingResult, ...]:
+    """Those of `simulate` whose records it answers with, without those that say how sure the answer is."""
     servers = [Server.of(asked), *(server for _, server in speculative_servers(asked, []))]
     return tuple(server.run(asked.requests()) for server in servers)
 
 
+def times_of(asked: Scenario) -> str:
+    return times(runs_of(asked))
+
+
+@cache
+def served(sections: str) -> tuple[ServingResult, ...]:
+    """The runs of `BASE` with these sections."""
+    return runs_of(scenario(**yaml.safe_load(sections)))
+
+
 def test_the_runs_that_keys_are_judged_by_are_those_of_the_answer():
-    assert times(served("{}")) == fingerprint(simulate(scenario()))
+    assert times_of(scenario()) == fingerprint(simulate(scenario()))
 
 
 def mean_latency_s(results: Sequence[ServingResult]) -> float:
