@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulator import prediction
 from simulator.architecture import find_model
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.plots.words import interval
 from simulator.prediction import Prediction
 from simulator.printed_numbers import significant, times

@@ -101,6 +101,16 @@ class AttentionRule(Spec):
     regime: AttentionRegime
 
 
+class Measured(Spec):
+    """What the runs had that an engine's constants were fitted or set on. kernels: by architecture
+    (`HardwareProfile.architecture`), formats of weights; methods: those with trees apart ("eagle3 tree"); layers: kinds of
+    attention, and `experts`. Anything else was never compared with the model, and is less sure."""
+
+    kernels: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    methods: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+
+
 class ServingEngine(Spec):
     """One engine version. Seconds, bytes, rows.
 
@@ -119,8 +129,8 @@ class ServingEngine(Spec):
     γ+1 rows, `catch_up` one more row after full acceptance, `extra_pass` γ+1 passes a round. draft_cache_when_off: whether the
     drafter takes in the tokens of steps that draft nothing; where it does not, requests that live through them are accepted less
     ever after, which is warned of and not priced. admission: what of a request
-    must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`. fitted_on: architectures of devices
-    (`HardwareProfile.architecture`) on whose published runs its constants were fitted; elsewhere they are less sure.
+    must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`. measured: what the runs had that its
+    constants rest on.
     verification_graphs: those of passes with several rows a sequence, where they are not `graphs`.
     correlations: of the logarithms of constants that were fitted together, coefficients of layer kinds among them; pairs left out
     are independent.
@@ -183,7 +193,7 @@ class ServingEngine(Spec):
     max_num_batched_tokens: Count
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)]
     reserved_bytes: Quantity
-    fitted_on: tuple[str, ...] = ()
+    measured: Measured = Field(default_factory=Measured)
     correlations: dict[str, dict[str, Annotated[float, Field(gt=-1, lt=1)]]] = Field(default_factory=dict)
     sources: tuple[str, ...] = ()
 

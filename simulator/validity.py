@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from simulator.acceptance import band_for, measured_lengths
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import share
+from simulator.cost.unmeasured import unmeasured_note
 from simulator.draft_tree import Tree
 from simulator.serving_engine import captured_rows
 
@@ -19,6 +20,7 @@ FAR_BELOW = 0.5
 
 def doubts_at(deployment: Deployment, shape: Tree, batch: float, context: float, tau: float | None) -> Iterator[str]:
     """What is doubtful about speculating with `shape` for `batch` sequences of `context` tokens at a mean acceptance of `tau`."""
+    yield from unmeasured_note(deployment)
     yield from _uncaptured(deployment, shape, batch)
     yield from _beyond_the_window(deployment, context)
     if tau is not None:

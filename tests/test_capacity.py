@@ -12,7 +12,7 @@ import yaml
 from scipy.optimize import brentq
 
 from simulator.__main__ import main
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.planning import PlanningSpec
 from simulator.questions.capacity import CapacityAnswer, capacity
 from simulator.questions.sustained import Sustained, at_rate, unit_stream

@@ -21,7 +21,7 @@ from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_tree import read_tree
 from simulator.hardware import HardwareOverride, Quantity, find_hardware, override
 from simulator.prediction import cannot_be_served
-from simulator.serving_engine import captured_rows, find_engine
+from simulator.serving_engine import Measured, captured_rows, find_engine
 from simulator.spec import Document
 from simulator.speculation import METHODS, built_head, self_draft
 
@@ -691,15 +691,16 @@ def test_constants_that_cannot_move_r_are_not_tried_and_the_others_are_tried_as_
     assert dict(pricer.shifted)["round_overhead_s"].round(3, 4, 512).r == whole
 
 
-def test_r_is_less_sure_on_architectures_that_no_run_of_the_engine_was_fitted_on():
-    known, other = UncertainPricer(eagle3()), UncertainPricer(eagle3(engine=VLLM.model_copy(update={"fitted_on": ()})))
+def test_r_is_less_sure_with_an_engine_that_nobody_measured():
+    known, other = UncertainPricer(eagle3()), UncertainPricer(eagle3(engine=VLLM.model_copy(update={"measured": Measured()})))
     assert known.base.round(3, 1, 512).r == other.base.round(3, 1, 512).r
-    assert other.log_std(3, 1, 512) ** 2 - known.log_std(3, 1, 512) ** 2 == pytest.approx(known.doubts.transfer_std**2)
+    added = other.spread(3, 1, 512).up ** 2 - known.spread(3, 1, 512).up ** 2
+    assert added == pytest.approx(known.doubts.engine_dearer_std**2)
 
 
 def test_interval_is_wider_where_more_is_assumed():
-    known = UncertainPricer(eagle3(engine=find_engine("vllm_2025"))).log_std(3, 1, 512)
-    unknown = UncertainPricer(eagle3(engine=find_engine("generic"))).log_std(3, 1, 512)
+    known = UncertainPricer(eagle3(engine=find_engine("vllm_2025"))).spread(3, 1, 512).up
+    unknown = UncertainPricer(eagle3(engine=find_engine("generic"))).spread(3, 1, 512).up
     assert 0.035 < known < unknown < 1.0
 
 
@@ -712,7 +713,7 @@ def test_a_datasheet_peak_that_sources_disagree_on_widens_the_interval(peak):
     doubtful = UncertainPricer(eagle3(hardware=replace(H100, profile=profile)))
     certain = UncertainPricer(eagle3())
     # At batch 64 verification is about as much arithmetic as memory traffic, so both peaks speak about R.
-    assert doubtful.log_std(5, 64, 512) > 1.05 * certain.log_std(5, 64, 512)
+    assert doubtful.spread(5, 64, 512).up > 1.05 * certain.spread(5, 64, 512).up
     assert doubtful.base.round(5, 64, 512) == certain.base.round(5, 64, 512)
 
 
@@ -734,7 +735,7 @@ def test_a_measured_plain_step_narrows_the_interval_and_as_predicted_moves_nothi
     base = pricer.base.round(3, 1, 512)
     shift, std = pricer.given_plain_step(base.plain_step_s, 3, 1, 512)
     assert shift == 0
-    assert std < pricer.log_std(3, 1, 512)
+    assert std.up < pricer.spread(3, 1, 512).up
 
 
 def test_a_slower_plain_step_than_modelled_lowers_r():
@@ -926,7 +927,7 @@ def test_what_one_fit_gave_is_doubted_together():
 
     def spread(value: float) -> float:
         engine = VLLM.model_copy(update={"correlations": {"feature_overhead_s": {"round_overhead_s": value}} if value else {}})
-        return UncertainPricer(eagle3(engine=engine)).log_std(3, 1, 512)
+        return UncertainPricer(eagle3(engine=engine)).spread(3, 1, 512).up
 
     assert spread(-0.9) < spread(0.0) < spread(0.9)
 

@@ -550,7 +550,7 @@ def test_doubt_of_row_factors_widens_the_interval() -> None:
     spread = []
     for hardware in (without, doubted):
         deployment = Deployment(hardware, find_engine("vllm"), find_model("Qwen/Qwen3-8B"), method="ngram")
-        spread.append(UncertainPricer(deployment).log_std(4, 1, 512))
+        spread.append(UncertainPricer(deployment).spread(4, 1, 512).up)
     assert spread[1] > 1.3 * spread[0]
 
 

@@ -41,7 +41,7 @@ def shipped() -> list[Scored]:
 
 @pytest.fixture(scope="module")
 def fit_of_all() -> tuple[EngineFit, Fit]:
-    fit = EngineFit([case for case in published_cases() if case.family not in UNFITTED])
+    fit = EngineFit(published_cases())
     return fit, fit.fit()
 
 
@@ -126,11 +126,11 @@ def test_shipped_constants_are_near_the_fit(fit_of_all: tuple[EngineFit, Fit]) -
         assert abs(math.log(values[constant.id]) - value) < std, constant.id
 
 
-def test_engines_say_on_which_architectures_they_were_fitted(fit_of_all: tuple[EngineFit, Fit]) -> None:
+def test_engines_say_what_their_measured_runs_had(fit_of_all: tuple[EngineFit, Fit]) -> None:
     from simulator.serving_engine import find_engine
 
     _, fit = fit_of_all
-    assert {engine: tuple(sorted(find_engine(engine).fitted_on)) for engine in fit.fitted_on} == dict(fit.fitted_on)
+    assert {engine: find_engine(engine).measured for engine in fit.measured} == dict(fit.measured)
 
 
 def shipped_constants() -> dict[str, float]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.plots.colour import READABLE, contrast, ink_on, on_dark, readable
 from simulator.plots.inline import InlineFigure, colour_rules, inline
 from simulator.plots.rounds import _BLUES, _GREYS, _ORANGES

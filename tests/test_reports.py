@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from simulator import resources
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.plots.words import provenance
 from simulator.prediction import Prediction, predict
 from simulator.printed_numbers import significant, times

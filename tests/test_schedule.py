@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from simulator.__main__ import main
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.draft_policy import tokens_in
 from simulator.interchange.engine_flags import parse_command, read_trtllm
 from simulator.questions.schedule import ScheduleAnswer, schedule

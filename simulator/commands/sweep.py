@@ -165,7 +165,7 @@ def _number(name: str, scale: float = 1.0) -> Cell:
 
 def _bounds(name: str) -> Cell:
     def shown(row: dict[str, Any]) -> str:
-        from simulator.cost.uncertainty import Estimate
+        from simulator.cost.spread import Estimate
         from simulator.plots.words import interval
 
         value, low, high = (row.get(each) for each in (name, f"{name}_low", f"{name}_high"))

@@ -1,7 +1,7 @@
-"""How sure a prediction of R is beyond its coefficients: what runs repeat to, what other places add, and how doubts add up.
+"""How sure a prediction of R is beyond its coefficients: what runs repeat to, what was never measured, and how doubts add up.
 
-Two of the numbers are fitted on published runs whose family was left out of the fit of all constants
-(`questions.interval_fit`), and lie in `published_cases/doubts.yaml`.
+The numbers but the first are fitted on published runs that were left out of the fit of all constants (`questions.interval_fit`),
+and lie in `published_cases/doubts.yaml`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,18 @@ ROUND_NOISE_STD = 0.035
 
 
 class Doubts(Spec):
-    """coefficient_share: of the standard deviation that the doubts of all coefficients give ln R, what shows in runs of families
-    left out; transfer_std: of ln R where no constant of the engine was fitted on a device's architecture."""
+    """Standard deviations of ln R, but for the first.
+
+    coefficient_share: of what the doubts of all coefficients give ln R, what shows in runs that no constant has seen.
+    engine_dearer_std: what an engine without measured runs adds to it on the side of dearer rounds. part_dearer_std: what each
+    part of a measured engine adds that none of its runs had (`cost.unmeasured`). part_cheaper_std: each of either on the other
+    side, to which new implementations err less.
+    """
 
     coefficient_share: Annotated[float, Field(gt=0, le=2)]
-    transfer_std: Annotated[float, Field(ge=0, le=1)]
+    engine_dearer_std: Annotated[float, Field(ge=0, le=2)]
+    part_dearer_std: Annotated[float, Field(ge=0, le=2)]
+    part_cheaper_std: Annotated[float, Field(ge=0, le=2)]
 
 
 FOLDER, FILE = "published_cases", "doubts.yaml"

@@ -20,31 +20,18 @@ from simulator.cost.doubts import ROUND_NOISE_STD, Doubts, shipped_doubts
 from simulator.cost.drafting import overhead_name
 from simulator.cost.pricer import StepPricer
 from simulator.cost.remote_draft import RemoteDraft
+from simulator.cost.spread import Spread
+from simulator.cost.unmeasured import unmeasured
 from simulator.hardware import Hardware, Quantity
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import MODELLESS_METHODS
 
 # Absolute step times of one shape differ by 4-6 % between software stacks on one device.
 STEP_NOISE_STD = 0.05
-Z80 = 1.2816
 _FRACTIONS_MAX = 1.0
 _ROW_LAWS = "small_rows"
 # What the cost reads from the profile itself: datasheet values, without doubt unless their sources disagree.
 _PEAKS = ("memory_bandwidth_bytes_per_s", "peak_flops_per_s", "link_bandwidth_bytes_per_s")
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A positive number with an 80 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    @classmethod
-    def lognormal(cls, value: float, log_std: float) -> Estimate:
-        spread = math.exp(Z80 * log_std)
-        return cls(value, value / spread, value * spread)
 
 
 @dataclass(frozen=True)
@@ -80,37 +67,31 @@ class UncertainPricer:
         plain = np.array([math.log(row.plain_step_s / base.plain_step_s) for row in rows])
         return ratio, plain
 
-    @property
-    def transferred(self) -> bool:
-        """Whether the engine's constants come from other architectures."""
-        return self.deployment.hardware.profile.architecture not in self.deployment.engine.fitted_on
-
-    @property
-    def floor_std(self) -> float:
-        """What stays in doubt whatever the coefficients."""
-        return math.hypot(ROUND_NOISE_STD, self.doubts.transfer_std if self.transferred else 0.0)
-
     def coefficient_std(self, gamma: int, batch: int, context: float) -> float:
         """One standard deviation of ln R from the doubts of all coefficients, before the share of it that shows."""
         ratio, _ = self.sensitivities(gamma, batch, context, 1.0)
         return math.sqrt(self._covariance(ratio, ratio)) / self.doubts.coefficient_share
 
-    def log_std(self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0) -> float:
-        """One standard deviation of ln R, the noise floor included."""
+    def spread(self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0) -> Spread:
+        """The doubt of ln R: of coefficients, of repetition, and of what was never measured."""
         ratio, _ = self.sensitivities(gamma, batch, context, proposal_rate)
-        return math.hypot(math.sqrt(self._covariance(ratio, ratio)), self.floor_std)
+        return self._with_floor(math.sqrt(self._covariance(ratio, ratio)))
+
+    def _with_floor(self, coefficients: float) -> Spread:
+        """With what stays in doubt whatever the coefficients."""
+        return unmeasured(self.deployment).spread(self.doubts).widened(math.hypot(coefficients, ROUND_NOISE_STD))
 
     def given_plain_step(
         self, measured_s: float, gamma: int, batch: int, context: float, proposal_rate: float = 1.0
-    ) -> tuple[float, float]:
-        """(shift of ln R, its remaining standard deviation) once a plain step of `measured_s` was seen."""
+    ) -> tuple[float, Spread]:
+        """(shift of ln R, its remaining doubt) once a plain step of `measured_s` was seen."""
         ratio, plain = self.sensitivities(gamma, batch, context, proposal_rate)
         base = self.base.round(gamma, batch, context, proposal_rate)
         surprise = math.log(measured_s / base.plain_step_s)
         shared = self._covariance(ratio, plain)
         gain = shared / (self._covariance(plain, plain) + STEP_NOISE_STD**2)
         left = self._covariance(ratio, ratio) - gain * shared
-        return gain * surprise, math.hypot(math.sqrt(max(left, 0.0)), self.floor_std)
+        return gain * surprise, self._with_floor(math.sqrt(max(left, 0.0)))
 
     def _covariance(self, first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
         """Of two quantities, by their sensitivities, as far as it shows; a variance is none below 0."""

@@ -18,6 +18,7 @@ class HardwareProfile(Spec):
     """One device. Bytes, bytes/s, FLOP/s (dense), seconds, watts.
 
     kind `unified`: a GPU that shares memory with its CPU; `accelerator`: few large cores that run a compiled program.
+    generation: of its compute units, where no compute capability tells it.
     memory_bytes_options: other capacities it is sold with; a name that ends in one of them ("M3 Ultra 96GB") means it.
     host_link_bandwidth_bytes_per_s: between its memory and the host's, one direction, as reached; a default by generation
     (`Hardware.host_link`) where left out.
@@ -33,6 +34,7 @@ class HardwareProfile(Spec):
     vendor: str
     kind: Kind
     compute_capability: str | None = None
+    generation: str | None = None
     memory_bytes: Quantity
     memory_bytes_options: tuple[Positive, ...] = ()
     memory_bandwidth_bytes_per_s: Quantity
@@ -52,5 +54,5 @@ class HardwareProfile(Spec):
 
     @property
     def architecture(self) -> str:
-        """Devices of one architecture run the same kernels: the compute capability, or vendor and kind."""
-        return self.compute_capability or f"{self.vendor} {self.kind}"
+        """Devices of one architecture run the same kernels: the compute capability, or generation, or the device alone."""
+        return self.compute_capability or self.generation or self.name

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.plots.colour import INK
 from simulator.plots.style import ACCEPTANCE, PLAIN, SPECULATION, caption, new_figure, note, plain_numbers, styled
 from simulator.plots.words import drafting_name

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simulator.acceptance import band_for
-from simulator.cost.uncertainty import Estimate, links
+from simulator.cost.spread import Estimate
+from simulator.cost.uncertainty import links
 from simulator.draft_tree import Tree
 from simulator.hardware import INTER_NODE, Quantity
 from simulator.printed_numbers import significant

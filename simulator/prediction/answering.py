@@ -9,7 +9,8 @@ from simulator import theory
 from simulator.acceptance import resolve_acceptance, resolve_tree_acceptance
 from simulator.cost.deployment import Deployment
 from simulator.cost.doubts import Doubts, shipped_doubts
-from simulator.cost.uncertainty import Z80, UncertainPricer
+from simulator.cost.uncertainty import UncertainPricer
+from simulator.cost.unmeasured import unmeasured, unmeasured_note
 from simulator.prediction.point import ALIASES, OperatingPoint
 from simulator.prediction.prediction import Prediction
 from simulator.prediction.question import MEMORY_UTILIZATION, Question
@@ -60,14 +61,14 @@ def answer(question: Question, point: OperatingPoint, document: Document, doubts
     if measured_s is not None:
         notes += _surprising(measured_s / cost.plain_step_s, point, document)
     if measured_s is None:
-        shift, log_std = 0.0, pricer.log_std(gamma, batch, question.context)
+        shift, spread = 0.0, pricer.spread(gamma, batch, question.context)
     else:
-        shift, log_std = pricer.given_plain_step(measured_s, gamma, batch, question.context)
-    log_std = math.hypot(log_std, question.extra_std)
+        shift, spread = pricer.given_plain_step(measured_s, gamma, batch, question.context)
+    spread = spread.widened(question.extra_std)
     # Linear in the surprise: a step measured far from the model must not make a round cheaper than the step it contains.
     r = max(cost.r * math.exp(shift), min(cost.r, 1.0))
     plain_s = cost.plain_step_s if measured_s is None else measured_s
-    low, high = r * math.exp(-Z80 * log_std), r * math.exp(Z80 * log_std)
+    low, high = r * spread.low, r * spread.high
     speedups = speedup_interval(question, pricer.base, tau, (r, high, low), plain_s) if tau else (None, None, None)
     even_rate = pricer.base.break_even_rate(gamma, batch, question.context, log_shift=shift)
     return Prediction(
@@ -78,7 +79,8 @@ def answer(question: Question, point: OperatingPoint, document: Document, doubts
         bound=cost.bound, draft_share=cost.draft_share, verification_cost_ratio=cost.verification_cost_ratio,
         mean_acceptance_length=tau, largest_acceptance_length=gamma + 1.0,
         textbook_speedup=theory.textbook_speedup(tau, gamma, cost.cost_coefficient) if tau else None,
-        causes=tuple(cost.causes()), warnings=(*question.warnings, *notes),
+        causes=tuple(cost.causes()), warnings=(*question.warnings, *notes, *unmeasured_note(deployment)),
+        unmeasured=unmeasured(deployment).parts,
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from typing import Any, Literal
 class Prediction:
     """The answer at one operating point. Seconds; intervals hold 80 %; None where it cannot be said.
 
+    unmeasured: what no measured run had, as `cost.unmeasured.Unmeasured.parts`.
+
     largest_acceptance_length: tokens of a round whose drafts are all accepted; above it no break-even can be reached.
     """
 
@@ -35,6 +37,7 @@ class Prediction:
     textbook_speedup: float | None = None
     causes: tuple[tuple[str, float], ...] = ()
     warnings: tuple[str, ...] = ()
+    unmeasured: tuple[str, ...] = ()
 
 
 COLUMNS = (

@@ -44,8 +44,6 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     )
     if target.kind == "draft_head":
         raise SpecError([document.problem((FLAGS["target_model"],), "must be a whole model, not a draft head", target.name)])
-    if point.engine == "generic":
-        warnings.append("engine unknown: generic overheads, wider interval")
     weights, kv_cache = _precision(point, hardware, warnings)
     warnings += arithmetic_warning(hardware, weights)
     drafter, extra_std = find_drafter(point, target, gamma, document, warnings)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from simulator.prediction import Prediction
 from simulator.questions.engine_fit import UNFITTED, EngineFit, Fit
-from simulator.questions.interval_fit import fitted_doubts, residuals
+from simulator.questions.interval_fit import Residual, fitted_doubts, residuals
 from simulator.questions.published_cases import PublishedCase, by, published_cases
 from simulator.spec import Problem, SpecError
 
@@ -111,8 +111,13 @@ def left_out(progress: Callable[[str, int, int], None] = lambda *_: None) -> lis
 
     progress: is told (family, done, families).
     """
-    fit, fits = EngineFit(published_cases()), fits_left_out(progress)
-    errors = residuals(fit, fits)
+    fit = EngineFit(published_cases())
+    full, fits = fits_left_out(fit, progress)
+    return scored_without(fit, fits, residuals(fit, fits, full))
+
+
+def scored_without(fit: EngineFit, fits: Mapping[str, Fit], errors: Sequence[Residual]) -> list[Scored]:
+    """Every case with the constants and the doubts that were fitted without its family."""
     found: dict[str, Scored] = {}
     for family, places in by(fit.cases, lambda case: case.family).items():
         doubts = fitted_doubts(errors, family)
@@ -121,16 +126,16 @@ def left_out(progress: Callable[[str, int, int], None] = lambda *_: None) -> lis
     return [found[case.point.id] for case in fit.cases]
 
 
-def fits_left_out(progress: Callable[[str, int, int], None] = lambda *_: None) -> dict[str, Fit]:
-    """By family, the constants fitted without it; on all runs for families that are in no fit."""
-    cases = published_cases()
-    fit = EngineFit([case for case in cases if case.family not in UNFITTED])
-    families = by(fit.cases, lambda case: case.family)
-    found = dict.fromkeys(UNFITTED, fit.fit())
-    for done, family in enumerate(families):
-        progress(family, done, len(families))
+def fits_left_out(fit: EngineFit, progress: Callable[[str, int, int], None] = lambda *_: None) -> tuple[Fit, dict[str, Fit]]:
+    """The fit on all families, and by family that without it. Families on which no constant is fitted still take what their runs
+    had from what is known to have been measured."""
+    full, families = fit.fit(), by(fit.cases, lambda case: case.family)
+    found = {name: replace(full, measured=fit.measured(fit.of_family(name))) for name in families if name in UNFITTED}
+    fitted = [name for name in families if name not in UNFITTED]
+    for done, family in enumerate(fitted):
+        progress(family, done, len(fitted))
         found[family] = fit.fit(without=family)
-    return found
+    return full, found
 
 
 # ------------------------------------------------------------------------------------------------------------------ diff

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from simulator.acceptance import AcceptanceLaw
-from simulator.cost.uncertainty import Z80, UncertainPricer
+from simulator.cost.uncertainty import UncertainPricer
+from simulator.cost.unmeasured import unmeasured_note
 from simulator.draft_policy import Fixed
 from simulator.draft_tree import Tree
 from simulator.questions.policy_choice import PolicyChoice, PolicyChooser
@@ -126,6 +127,7 @@ def break_even(
         law = _law(scenario, shape, warnings)
         full = float(law.conditional_rates(shape.depth).prod()) if law is not None else 0.5
         pricer = UncertainPricer(scenario.deployed(shape), full)
+        warnings += [note for note in unmeasured_note(pricer.deployment) if note not in warnings]
         rules = batching_rules(scenario, deployment, shape.nodes - 1)
         points += [_point(pricer, law, shape, batch, context, rules) for context in contexts for batch in batches]
     chosen = _chosen(scenario, batches, contexts) if scenario.file.acceptance is not None else ()
@@ -175,13 +177,13 @@ def _point(
     law = law.at_context(context) if law is not None else None
     proposals = law.proposal_share(gamma) if law is not None else 1.0
     r = pricer.base.round(gamma, batch, context, proposals).r
-    spread = math.exp(Z80 * pricer.log_std(gamma, batch, context, proposals))
+    spread = pricer.spread(gamma, batch, context, proposals)
     tau = law.mean_acceptance_length(gamma) if law is not None else None
     gain = tau / r if tau is not None else None
     return BreakEvenPoint(
-        gamma, batch, context, r, r / spread, r * spread,
+        gamma, batch, context, r, r * spread.low, r * spread.high,
         None if tree else pricer.base.break_even_rate(gamma, batch, context, proposals), tau,
-        gain, gain / spread if gain is not None else None, gain * spread if gain is not None else None,
+        gain, gain / spread.high if gain is not None else None, gain / spread.low if gain is not None else None,
         batch * rules.held_tokens(context) <= rules.total_blocks * rules.block_tokens, tree,
     )  # fmt: skip
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
+from simulator.cost.spread import Z80, Estimate
+from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_policy import PolicySpec
 from simulator.draft_tree import Tree
 from simulator.planning import Copy, Fleet, PlanningSpec
@@ -240,10 +241,10 @@ def _gain(server: Server, sustained: Sustained, plain: Estimate) -> Estimate:
     batch, context = max(round(point.mean_batch), 1), max(point.mean_context_tokens, 1.0)
     gamma = server.drafts(batch) or server.shape.depth
     pricer = UncertainPricer(server.deployment.replica(), float(server.law.conditional_rates(gamma).prod()))
-    doubt = pricer.log_std(gamma, batch, context, server.law.proposal_share(gamma)) * (1 - point.prefill_share)
+    spread = pricer.spread(gamma, batch, context, server.law.proposal_share(gamma)).scaled(1 - point.prefill_share)
     value = rate.value / plain.value
-    below = math.hypot(math.log(rate.value / rate.low), math.log(plain.high / plain.value), Z80 * doubt)
-    above = math.hypot(math.log(rate.high / rate.value), math.log(plain.value / plain.low), Z80 * doubt)
+    below = math.hypot(math.log(rate.value / rate.low), math.log(plain.high / plain.value), Z80 * spread.up)
+    above = math.hypot(math.log(rate.high / rate.value), math.log(plain.value / plain.low), Z80 * spread.down)
     return Estimate(value, value * math.exp(-below), value * math.exp(above))
 
 

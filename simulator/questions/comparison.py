@@ -13,7 +13,8 @@ from typing import Any
 
 from simulator.acceptance import band_for
 from simulator.cost.deployment import Deployment
-from simulator.cost.uncertainty import Estimate, UncertainPricer
+from simulator.cost.spread import Estimate
+from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_tree import Tree
 from simulator.hardware import find_hardware
 from simulator.number_format import FORMATS
@@ -132,7 +133,7 @@ def _row(name: str, scenario: Scenario) -> Alternative:
     assert law is not None
     pricer = UncertainPricer(server.deployment.replica(), float(law.conditional_rates(shape.depth).prod()))
     proposed = proposal_share(runs[-1][1])
-    spread = Estimate.lognormal(1.0, pricer.log_std(shape.depth, batch, context, proposed)).high
+    spread = pricer.spread(shape.depth, batch, context, proposed)
     gains = [before / seconds for seconds in times]
     return Alternative(
         name=name,
@@ -143,7 +144,7 @@ def _row(name: str, scenario: Scenario) -> Alternative:
         plain_tokens_per_s=plain.output_tokens_per_s,
         tokens_per_s=tuple(summary.output_tokens_per_s for _, summary in runs),
         r=pricer.base.round(shape.depth, batch, context, proposed).r,
-        gain=Estimate(math.sqrt(min(gains) * max(gains)), min(gains) / spread, max(gains) * spread),
+        gain=Estimate(math.sqrt(min(gains) * max(gains)), min(gains) / spread.high, max(gains) / spread.low),
         memory=memory_taken(scenario, shape.depth),
     )
 

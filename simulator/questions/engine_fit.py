@@ -16,19 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import resources
+from simulator.cost.deployment import Deployment
 from simulator.cost.doubts import Doubts
 from simulator.cost.uncertainty import with_coefficient, with_constant
+from simulator.cost.unmeasured import measured_in
 from simulator.hardware import Hardware, Quantity
 from simulator.prediction import OperatingPoint, Prediction, Question, accepted, answer, benchmark_speedup, resolve
 from simulator.questions.published_cases import PublishedCase
-from simulator.serving_engine import ServingEngine
+from simulator.serving_engine import Measured, ServingEngine
 
 # Runs repeated in one configuration differ by 3 % (median) and 11-12 % (90th percentile); whole families by about as much again.
 RUN_STD = 0.05
 FAMILY_STD = 0.04
 _STEP = 0.02
 # Residuals beyond so many standard deviations count less than their square.
-_ROBUST = 2.0
+ROBUST = 2.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Constant:
 
 # Row laws of MLX and llama.cpp were set by hand on D5 and C13; on the other four nothing was set, which keeps the fit honest.
 BY_HAND = ("D5", "C13")
-UNFITTED = (*BY_HAND, "D9", "C61", "C65", "C68")
+UNTOUCHED = ("D9", "C61", "C65", "C68")
+UNFITTED = (*BY_HAND, *UNTOUCHED)
 SERVED = ("sglang", "sglang_2025", "vllm", "vllm_2025", "trtllm", "generic")
 EAGER_PROMPTS = ("sglang", "sglang_2025", "trtllm", "generic")
 CONSTANTS = (
@@ -89,12 +92,12 @@ class LessOne:
 
 @dataclass(frozen=True)
 class Fit:
-    """Fitted values: logarithms and their covariance, in the order of `CONSTANTS`; by engine, the architectures they rest on; by
-    family, what one more family would change."""
+    """Fitted values: logarithms and their covariance, in the order of `CONSTANTS`; by engine, what the runs had that they rest
+    on; by family, what one more family would change."""
 
     log_values: NDArray[np.float64]
     covariance: NDArray[np.float64]
-    fitted_on: Mapping[str, tuple[str, ...]]
+    measured: Mapping[str, Measured]
     without: Mapping[str, LessOne] = field(default_factory=dict)
 
     def correlations(self, engine_id: str, at_least: float = 0.05) -> dict[str, dict[str, float]]:
@@ -128,7 +131,7 @@ class EngineFit:
     def __post_init__(self) -> None:
         self.questions = [resolve(case.point, case.document) for case in self.cases]
         self.families = np.array([case.family for case in self.cases])
-        self.measured = np.array([math.log(case.measured_speedup) for case in self.cases])
+        self.measured_log = np.array([math.log(case.measured_speedup) for case in self.cases])
         targets = [question.deployment.target for question in self.questions]
         self.has_kind = [
             {
@@ -160,7 +163,7 @@ class EngineFit:
             pricer = question.deployment.pricer(full)
             cost = pricer.round(question.gamma, question.batch, question.context)
             speedup = benchmark_speedup(question, pricer, tau, cost.r, cost.plain_step_s)
-            found.append(self.measured[index] - math.log(speedup))
+            found.append(self.measured_log[index] - math.log(speedup))
         return np.array(found)
 
     def slopes(self, log_values: NDArray[np.float64], chosen: Sequence[int]) -> NDArray[np.float64]:
@@ -179,37 +182,41 @@ class EngineFit:
     def fit(self, without: str | None = None) -> Fit:
         """The posterior maximum on all families, or on all but one. It starts at the priors, so that nothing of the family left
         out can be carried over."""
-        chosen = [index for index, family in enumerate(self.families) if family != without]
+        chosen = [index for index, family in enumerate(self.families) if family not in (without, *UNFITTED)]
         families = self.families[chosen]
         seen: Collection[str] = sorted(set(families))
         groups = [np.flatnonzero(families == name) for name in seen]
 
         def residuals(log_values: NDArray[np.float64]) -> NDArray[np.float64]:
-            errors = _whitened(self.errors(log_values, chosen), groups)
+            errors = whitened(self.errors(log_values, chosen), groups)
             return np.concatenate([errors, (log_values - self.prior) / self.prior_std])
 
         def jacobian(log_values: NDArray[np.float64]) -> NDArray[np.float64]:
             slopes = self.slopes(log_values, chosen)
-            white = [_whitened(column, groups) for column in slopes.T]
+            white = [whitened(column, groups) for column in slopes.T]
             return np.concatenate([np.array(white).T, np.diag(1 / self.prior_std)])
 
         from scipy.optimize import least_squares  # slow to load
 
-        found = least_squares(residuals, self.prior, jac=jacobian, loss="soft_l1", f_scale=_ROBUST, xtol=1e-4, ftol=1e-6)
+        found = least_squares(residuals, self.prior, jac=jacobian, loss="soft_l1", f_scale=ROBUST, xtol=1e-4, ftol=1e-6)
         slopes, pulls = np.asarray(found.jac), _pulls(np.asarray(found.fun))
         curvature = slopes.T @ slopes
         back = self.prior - found.x
         less = {name: _less(curvature, slopes[group], pulls[group], back) for name, group in zip(seen, groups, strict=True)}
-        return Fit(np.asarray(found.x), np.linalg.inv(curvature), self._fitted_on(chosen), less)
+        return Fit(np.asarray(found.x), np.linalg.inv(curvature), self.measured(self.of_family(without)), less)
 
-    def _fitted_on(self, chosen: Sequence[int]) -> dict[str, tuple[str, ...]]:
-        """By engine with a constant of its own: architectures of its runs."""
+    def of_family(self, family: str | None) -> list[int]:
+        return [index for index, each in enumerate(self.families) if each == family]
+
+    def measured(self, without: Collection[int] = ()) -> dict[str, Measured]:
+        """By engine, what the runs had that its constants and row laws rest on, less some of them."""
         own = {engine for constant in CONSTANTS for engine in constant.engines}
-        seen: dict[str, set[str]] = {engine: set() for engine in own}
-        for index in chosen:
-            if self.engines[index] in own:
-                seen[self.engines[index]].add(self.questions[index].deployment.hardware.profile.architecture)
-        return {engine: tuple(sorted(found)) for engine, found in seen.items()}
+        chosen: dict[str, list[Deployment]] = {}
+        for index in {*range(len(self.cases))} - {*without}:
+            family = self.families[index]
+            if family not in UNTOUCHED and (self.engines[index] in own or family in BY_HAND):
+                chosen.setdefault(self.engines[index], []).append(self.questions[index].deployment)
+        return {engine: measured_in(deployments) for engine, deployments in chosen.items()}
 
     def predictions(self, fit: Fit, chosen: Sequence[int], doubts: Doubts | None = None) -> list[Prediction]:
         """What `predict` answers with the fitted constants and their doubts."""
@@ -232,7 +239,7 @@ class EngineFit:
             if key not in known:
                 hardware, engine = with_constants(deployment.hardware, deployment.engine, engine_id, quantities)
                 if fit is not None:
-                    told = {"fitted_on": fit.fitted_on.get(engine_id, ()), "correlations": fit.correlations(engine_id)}
+                    told = {"measured": fit.measured.get(engine_id, Measured()), "correlations": fit.correlations(engine_id)}
                     engine = engine.model_copy(update=told)
                 known[key] = hardware, engine
             hardware, engine = known[key]
@@ -259,7 +266,7 @@ def _engine_id(point: OperatingPoint) -> str:
     return path.stem if path else ""
 
 
-def _whitened(errors: NDArray[np.float64], groups: Sequence[NDArray[np.intp]]) -> NDArray[np.float64]:
+def whitened(errors: NDArray[np.float64], groups: Sequence[NDArray[np.intp]]) -> NDArray[np.float64]:
     """Errors as independent unit ones, where each is a run's own (RUN_STD) plus one that its family shares (FAMILY_STD)."""
     white = errors / RUN_STD
     for group in groups:
@@ -270,8 +277,8 @@ def _whitened(errors: NDArray[np.float64], groups: Sequence[NDArray[np.intp]]) -
 
 def _pulls(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
     """Residuals as scipy weighs them under the robust loss: times its weighted slopes they are the gradient."""
-    squares = (residuals / _ROBUST) ** 2
-    first, second = (1 + squares) ** -0.5, -0.5 * (1 + squares) ** -1.5 / _ROBUST**2
+    squares = (residuals / ROBUST) ** 2
+    first, second = (1 + squares) ** -0.5, -0.5 * (1 + squares) ** -1.5 / ROBUST**2
     pulls: NDArray[np.float64] = residuals * first / np.sqrt(np.maximum(first + 2 * second * residuals**2, np.finfo(float).eps))
     return pulls
 

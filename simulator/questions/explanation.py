@@ -10,7 +10,8 @@ from simulator import theory
 from simulator.cost.deployment import Deployment
 from simulator.cost.roofline import Bound
 from simulator.cost.round import RoundCost
-from simulator.cost.uncertainty import Estimate, UncertainPricer, quantities
+from simulator.cost.spread import Estimate
+from simulator.cost.uncertainty import UncertainPricer, quantities
 from simulator.draft_tree import Tree
 from simulator.hardware import Quantity
 from simulator.prediction import MEMORY_UTILIZATION, OperatingPoint, cannot_be_served, verdict
@@ -110,8 +111,8 @@ def _explain(point: PricedPoint, warnings: tuple[str, ...], utilization: float, 
     """may_be_too_much: the batch and context were said, not simulated, so that the memory may not hold them."""
     pricer, proposals = point.pricer(), point.proposals()
     cost = pricer.base.round(point.gamma, point.batch, point.context, proposals)
-    log_std, tau = point.log_std(pricer), point.mean_acceptance_length()
-    speedup = None if tau is None else Estimate.lognormal(tau / cost.r, log_std)
+    spread, tau = point.spread(pricer), point.mean_acceptance_length()
+    speedup = None if tau is None else Estimate.lognormal(tau / cost.r, spread.inverse())
     unserved = _unserved(point, utilization) if may_be_too_much else ""
     return Explanation(
         deployment=point.deployment,
@@ -119,7 +120,7 @@ def _explain(point: PricedPoint, warnings: tuple[str, ...], utilization: float, 
         batch=point.batch,
         context_tokens=point.context,
         cost=cost,
-        r=Estimate.lognormal(cost.r, log_std),
+        r=Estimate.lognormal(cost.r, spread),
         mean_acceptance_length=tau,
         speedup=speedup,
         verdict="" if speedup is None or unserved else verdict(speedup.low, speedup.high),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from simulator.acceptance import AcceptanceLaw
 from simulator.acceptance.rates import Rates, survival_from_conditional
 from simulator.cost.deployment import Deployment
 from simulator.cost.round import RoundCost
+from simulator.cost.spread import Spread
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_tree import Tree
 from simulator.prediction import OperatingPoint, resolve
@@ -66,9 +66,9 @@ class PricedPoint:
     def pricer(self) -> UncertainPricer:
         return UncertainPricer(self.deployment, self.full_acceptance_rate())
 
-    def log_std(self, pricer: UncertainPricer) -> float:
-        """One standard deviation of ln R."""
-        return math.hypot(pricer.log_std(self.gamma, self.batch, self.context, self.proposals()), self.extra_std)
+    def spread(self, pricer: UncertainPricer) -> Spread:
+        """The doubt of ln R."""
+        return pricer.spread(self.gamma, self.batch, self.context, self.proposals()).widened(self.extra_std)
 
     def round(self) -> RoundCost:
         pricer = self.deployment.pricer(self.full_acceptance_rate())

@@ -16,7 +16,7 @@ from itertools import count, groupby
 import numpy as np
 
 from simulator.acceptance import AcceptanceLaw
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.draft_policy import ByBatch, tokens_in
 from simulator.draft_tree import Tree
 from simulator.questions.break_even import BATCHES, contexts_around, own_context

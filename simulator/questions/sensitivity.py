@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from simulator.architecture import ModelArchitecture
 from simulator.cost.deployment import Deployment
-from simulator.cost.uncertainty import Z80, Estimate
+from simulator.cost.spread import Estimate, Spread
 from simulator.draft_tree import Tree
 from simulator.hardware import Hardware, Quantity
 from simulator.prediction import verdict
@@ -99,11 +99,11 @@ def sensitivity(
 
 def sensitivity_at(point: PricedPoint) -> Sensitivity:
     """The same at a point that is resolved."""
-    log_std = point.log_std(point.pricer())
+    spread = point.spread(point.pricer())
     r, tau = point.round().r, point.mean_acceptance_length()
-    speedup = None if tau is None else Estimate.lognormal(tau / r, log_std)
+    speedup = None if tau is None else Estimate.lognormal(tau / r, spread.inverse())
     levers = [
-        Lever(name, tuple(_changed(words, other, point, r, log_std) for words, other in changes))
+        Lever(name, tuple(_changed(words, other, point, r, spread) for words, other in changes))
         for name, changes in _levers(point)
         if changes
     ]
@@ -112,7 +112,7 @@ def sensitivity_at(point: PricedPoint) -> Sensitivity:
         shape=point.shape,
         batch=point.batch,
         context_tokens=point.context,
-        r=Estimate.lognormal(r, log_std),
+        r=Estimate.lognormal(r, spread),
         mean_acceptance_length=tau,
         speedup=speedup,
         verdict="" if speedup is None else verdict(speedup.low, speedup.high),
@@ -121,13 +121,13 @@ def sensitivity_at(point: PricedPoint) -> Sensitivity:
     )
 
 
-def _changed(words: str, other: PricedPoint, point: PricedPoint, base_r: float, log_std: float) -> Change:
+def _changed(words: str, other: PricedPoint, point: PricedPoint, base_r: float, spread: Spread) -> Change:
     r, tau = other.round().r, other.mean_acceptance_length()
     base = point.mean_acceptance_length()
     if tau is None or base is None:
         return Change(words, r, None, None, "", r / base_r - 1)
-    speedup, spread = tau / r, math.exp(Z80 * log_std)
-    return Change(words, r, tau, speedup, verdict(speedup / spread, speedup * spread), speedup / (base / base_r) - 1)
+    speedup = tau / r
+    return Change(words, r, tau, speedup, verdict(speedup / spread.high, speedup / spread.low), speedup / (base / base_r) - 1)
 
 
 def _better_draft(point: PricedPoint, r: float, tau: float) -> BetterDraft:

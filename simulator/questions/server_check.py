@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.architecture import find_model
-from simulator.cost.uncertainty import STEP_NOISE_STD, Z80, Estimate, UncertainPricer
+from simulator.cost.spread import Z80, Estimate, Spread
+from simulator.cost.uncertainty import STEP_NOISE_STD, UncertainPricer
 from simulator.interchange.engine_settings import NotExpressibleError, Setting, Snippet, forced_acceptance
 from simulator.interchange.imported import acceptance_section, holds_traffic, workload_section
 from simulator.interchange.observed import ObservedRun
@@ -94,9 +95,12 @@ def check_server(runs: Sequence[ObservedRun], scenario: Scenario, progress: Prog
     result = simulate(own, progress)
     traffic = (plain or speculative)[0]
     comparison = result.comparisons[0] if speculative else None
-    rows = [*_rows("without", plain, result.plain.summary, _step_std(own)), *_terms(speculative, comparison, _step_std(own))]
+    rows = [
+        *_rows("without", plain, result.plain.summary, Spread.even(_step_std(own))),
+        *_terms(speculative, comparison, _step_std(own)),
+    ]
     if comparison is not None:
-        rows += _rows("with", speculative, comparison.variant.summary, math.hypot(_step_std(own), _r_std(comparison)))
+        rows += _rows("with", speculative, comparison.variant.summary, _r_spread(comparison).widened(_step_std(own)))
         if plain:
             rows += _ratios(plain[0], speculative[0], comparison)
     doubts = [*_doubts(own, speculative, plain, comparison)]
@@ -137,7 +141,7 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def _rows(part: str, runs: Sequence[ObservedRun], summary: Any, log_std: float) -> Iterator[Compared]:
+def _rows(part: str, runs: Sequence[ObservedRun], summary: Any, spread: Spread) -> Iterator[Compared]:
     """The latencies and the throughput of one run. Throughput at a stated rate is the rate's, and says nothing."""
     for run in runs:
         for name, words, found in (
@@ -147,10 +151,12 @@ def _rows(part: str, runs: Sequence[ObservedRun], summary: Any, log_std: float) 
         ):
             measured = run.value(name)
             if measured and found is not None:
-                yield Compared(words, part, measured, Estimate.lognormal(found.mean, log_std))
+                yield Compared(words, part, measured, Estimate.lognormal(found.mean, spread))
         measured = run.value("output_tokens_per_s")
         if measured and run.value("request_rate_per_s") is None:
-            yield Compared("output tokens per second", part, measured, Estimate.lognormal(summary.output_tokens_per_s, log_std))
+            yield Compared(
+                "output tokens per second", part, measured, Estimate.lognormal(summary.output_tokens_per_s, spread.inverse())
+            )
 
 
 def _terms(runs: Sequence[ObservedRun], comparison: Comparison | None, log_std: float) -> Iterator[Compared]:
@@ -159,11 +165,9 @@ def _terms(runs: Sequence[ObservedRun], comparison: Comparison | None, log_std: 
         assert comparison is not None
         cost = comparison.round
         if (seconds := run.value("step_s")) is not None:
-            yield Compared(
-                "one round", "with", seconds, Estimate.lognormal(cost.round_s, math.hypot(log_std, _r_std(comparison)))
-            )
+            yield Compared("one round", "with", seconds, Estimate.lognormal(cost.round_s, _r_spread(comparison).widened(log_std)))
         if share := run.value("draft_share"):
-            yield Compared(DRAFT_SHARE, "with", share, Estimate.lognormal(cost.draft_share, _r_std(comparison)))
+            yield Compared(DRAFT_SHARE, "with", share, Estimate.lognormal(cost.draft_share, _r_spread(comparison).inverse()))
 
 
 def _ratios(plain: ObservedRun, speculative: ObservedRun, comparison: Comparison) -> Iterator[Compared]:
@@ -171,16 +175,17 @@ def _ratios(plain: ObservedRun, speculative: ObservedRun, comparison: Comparison
     before, after = plain.value("tpot_mean_s"), speculative.value("tpot_mean_s")
     if not before or not after or comparison.tpot is None:
         return
-    std = _r_std(comparison)
-    yield Compared(GAIN, "ratio", before / after, Estimate.lognormal(comparison.tpot.value, std))
+    spread = _r_spread(comparison)
+    yield Compared(GAIN, "ratio", before / after, Estimate.lognormal(comparison.tpot.value, spread.inverse()))
     counts = speculative.counters
     length = counts.mean_acceptance_length if counts else speculative.value("mean_acceptance_length")
     implied = comparison.mean_acceptance_length / comparison.tpot.value
-    yield Compared("R, with the share of prompts", "ratio", length * after / before, Estimate.lognormal(implied, std))
+    yield Compared("R, with the share of prompts", "ratio", length * after / before, Estimate.lognormal(implied, spread))
 
 
-def _r_std(comparison: Comparison) -> float:
-    return math.log(comparison.r.high / comparison.r.low) / (2 * Z80)
+def _r_spread(comparison: Comparison) -> Spread:
+    r = comparison.r
+    return Spread(math.log(r.value / r.low) / Z80, math.log(r.high / r.value) / Z80)
 
 
 def _step_std(scenario: Scenario) -> float:

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.uncertainty import Z80, Estimate
+from simulator.cost.spread import Z80, Estimate
 from simulator.printed_numbers import significant
 from simulator.serving import Distribution, RequestRecords, ServingResult
 from simulator.serving.metrics import WARM_UP_FRACTION, is_good, load_in, window_of

@@ -8,6 +8,7 @@ import numpy as np
 
 from simulator.questions.accuracy import CONSTANT_SPEEDUP, Moved, Score, Scored, inside_by_family, log_ratio, score
 from simulator.questions.engine_fit import CONSTANTS, UNFITTED, Fit
+from simulator.questions.interval_fit import Covered
 from simulator.questions.published_cases import PublishedCase, by
 from simulator.reports.tables import NOTHING
 
@@ -34,6 +35,8 @@ def accuracy_tables(shipped: Sequence[Scored], without: Sequence[Scored] | None)
     yield "By family", ["family", *HEADER], _rows(best, lambda case: case.family)
     for title, key in GROUPINGS.items():
         yield f"By {title}", [title, *HEADER], _rows(best, key)
+    parts = {each.case.point.id: never_measured(each) for each in best}
+    yield "By what was never measured", ["never measured", *HEADER], _rows(best, lambda case: parts[case.point.id])
     yield (
         "Beside other rules",
         ["rule", "median error", "90th percentile"],
@@ -49,6 +52,26 @@ GROUPINGS: dict[str, Callable[[PublishedCase], str]] = {
     "device": lambda case: case.point.hardware.removeprefix("NVIDIA ").removeprefix("GeForce "),
     "batch": lambda case: "1" if case.point.batch == 1 else "2 to 8" if case.point.batch <= 8 else "above 8",
 }
+
+
+def never_measured(scored: Scored) -> str:
+    """The parts of a run that no measured run had, in words."""
+    return ", ".join(scored.prediction.unmeasured) or "nothing"
+
+
+def covered_table(found: Mapping[str, Covered]) -> Table:
+    """Intervals of runs left out in each of the three ways."""
+    words = {
+        "family": "its family's runs (not those that row laws were set on by hand)",
+        "engine": "its engine: that of an unknown one is taken",
+        "kernels": "its kernels: runs of its weight format on its architecture, and row laws for it",
+    }
+    rows = [
+        [words[name], str(each.runs), percent(each.inside), percent(each.by_family), percent(each.width)]
+        for name, each in found.items()
+    ]
+    header = ["left out of the model", "runs", "inside 80 % interval", "where each family counts once", "interval width"]
+    return "Intervals of what was left out", header, rows
 
 
 def constants_table(fit: Fit) -> Table:
@@ -78,17 +101,19 @@ def moved_table(found: Sequence[Moved]) -> Table:
     return title, ["run", "measured R", "error before", "error now", ""], rows
 
 
-def accuracy_markdown(shipped: Sequence[Scored], without: Sequence[Scored], fit: Fit, figure: str) -> str:
+def accuracy_markdown(
+    shipped: Sequence[Scored], without: Sequence[Scored], parts: Mapping[str, Covered], fit: Fit, figure: str
+) -> str:
     """The part of docs/accuracy.md that is computed."""
-    parts = [
+    texts = [
         "With each run's family left out of the fit, the error of constants among runs that the model was built by "
         f"(for runs nobody had seen: Never seen while building): {accuracy_sentence(without)}",
         f"With the shipped constants, fitted on all families but {', '.join(UNFITTED)}: {accuracy_sentence(shipped)}",
         f"![Predicted against measured R]({figure})",
     ]
-    for title, header, rows in (*accuracy_tables(shipped, without), constants_table(fit)):
-        parts += [f"### {title}", markdown_table(header, rows)]
-    return "\n\n".join(parts) + "\n"
+    for title, header, rows in (*accuracy_tables(shipped, without), covered_table(parts), constants_table(fit)):
+        texts += [f"### {title}", markdown_table(header, rows)]
+    return "\n\n".join(texts) + "\n"
 
 
 def _rows(scored: Sequence[Scored], key: Callable[[PublishedCase], str]) -> list[list[str]]:

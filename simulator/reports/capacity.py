@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.planning import BUSY_POWER_SHARE, IDLE_POWER_SHARE, Fleet
 from simulator.plots.words import drafting_name, interval
 from simulator.printed_numbers import significant, times

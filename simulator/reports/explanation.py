@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from simulator.cost.unmeasured import unmeasured
 from simulator.plots.words import interval
 from simulator.printed_numbers import significant, times
 from simulator.questions.explanation import Explanation
@@ -132,4 +133,5 @@ def explanation_summary(answer: Explanation) -> dict[str, Any]:
         "sensitivity": sensitivity_summary(answer.sensitivity),
         "hardware_sources": list(answer.deployment.hardware.profile.sources),
         "warnings": list(answer.warnings),
+        "unmeasured": list(unmeasured(answer.deployment).parts),
     }

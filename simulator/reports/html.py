@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.plots.inline import InlineFigure, colour_rules
 from simulator.plots.words import interval
 from simulator.printed_numbers import times

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 
 Tone = Literal["good", "bad", "unsure", "neutral"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.plots.words import drafting_name, interval, is_known, short_name, speculation_name
 from simulator.printed_numbers import milliseconds, significant, times
 from simulator.questions.sensitivity import Sensitivity

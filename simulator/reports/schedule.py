@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.draft_policy import ByBatch
 from simulator.draft_tree import Tree
 from simulator.interchange.engine_settings import VARYING_GAMMA, NotExpressibleError, Snippet, snippets

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from simulator.cost.unmeasured import measured_in
 from simulator.hardware import Quantity
 from simulator.interchange.observed import ObservedRun
 from simulator.printed_numbers import significant
@@ -134,7 +135,7 @@ def engine_profile_text(answer: EngineOfServer, files: Sequence[Path]) -> str:
         _put(data, constant)
     data["name"] = f"{engine.name}, fitted to one server"
     # What is known of other devices is said by the constants' own doubts, not by where the base engine was fitted.
-    data["fitted_on"] = [hardware.profile.architecture]
+    data["measured"] = measured_in([answer.scenario.deployment]).model_dump()
     data["sources"] = [
         f"base: engine profile {answer.base_name}",
         f"fitted constants: {len(answer.points)} runs of {answer.scenario.deployment.target.name} on {hardware.name}",

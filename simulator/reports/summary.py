@@ -12,7 +12,8 @@ from typing import Any
 
 from simulator import theory
 from simulator.cost.deployment import Deployment
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
+from simulator.cost.unmeasured import unmeasured
 from simulator.draft_tree import Tree
 from simulator.plots.words import acceptance_source, is_known, provenance
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
@@ -195,13 +196,15 @@ def _cell(value: object) -> str:
 
 
 def ending(scenario: Scenario, warnings: Sequence[str]) -> dict[str, Any]:
-    """What every summary ends with: the scenario, its settings, where each number comes from, warnings and versions."""
+    """What every summary ends with: the scenario, its settings, where each number comes from, warnings, what was never measured
+    (`cost.unmeasured`) and versions."""
     stated = scenario.file.model_dump(mode="json", exclude_none=True)
     return {
         "scenario": {"name": scenario.name, "file": Path(scenario.document.source).name, **stated},
         "settings": settings(scenario),
         "provenance": provenance_data(scenario),
         "warnings": warnings,
+        "unmeasured": sorted({part for shape in scenario.shapes for part in unmeasured(scenario.deployed(shape)).parts}),
         "versions": versions(),
     }
 

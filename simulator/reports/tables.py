@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.draft_tree import Tree
 from simulator.plots.words import interval
 from simulator.prediction import Prediction

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from simulator.questions.accuracy import Score, Scored, score
-from simulator.questions.published_cases import PublishedCase, by, published_cases
+from simulator.questions.accuracy import Score, Scored, inside_by_family, score
+from simulator.questions.published_cases import PublishedCase, by
 from simulator.questions.unseen_runs import CHOICES, FIRST_VERSION, choices, priced
-from simulator.reports.accuracy import GROUPINGS, Table, beside_rules, markdown_table, percent
+from simulator.reports.accuracy import GROUPINGS, Table, beside_rules, markdown_table, never_measured, percent
 from simulator.reports.tables import NOTHING
 
 COLUMNS = ["median error", "90th percentile", "bias of R", "inside 80 % interval"]
@@ -29,9 +29,10 @@ def unseen_sentences(first: Sequence[Scored], now: Sequence[Scored]) -> list[str
 
 def unseen_tables(first: Sequence[Scored], now: Sequence[Scored]) -> Iterator[Table]:
     """(title, header, rows): errors by what was run, by who ran it, and by batch."""
+    parts = {each.case.point.id: never_measured(each) for each in priced(now)}
     groups: dict[str, Callable[[PublishedCase], str]] = {
         "engine and method": lambda case: f"{case.point.engine} {GROUPINGS['method'](case)}",
-        "engine and method met before": _met,
+        "what was never measured": lambda case: parts.get(case.point.id, NOTHING),
         "family": lambda case: case.family,
         "batch": GROUPINGS["batch"],
     }
@@ -48,11 +49,6 @@ def unseen_tables(first: Sequence[Scored], now: Sequence[Scored]) -> Iterator[Ta
         ["rule", "median error", "90th percentile"],
         beside_rules({"this model, first": priced(first), "this model, now": priced(now)}),
     )
-
-
-def _met(case: PublishedCase) -> str:
-    met = {(each.point.engine, each.point.method) for each in published_cases()}
-    return "yes" if (case.point.engine, case.point.method) in met else "no"
 
 
 def unseen_markdown(first: Sequence[Scored], now: Sequence[Scored]) -> str:
@@ -73,7 +69,8 @@ def _sentence(scored: Sequence[Scored]) -> str:
     return (
         f"{len(answered)} runs of {len(families)} families: median error of R {percent(total.median)} (median over families "
         f"{percent(middle)}), 90th percentile {percent(total.p90)}, sign right in {' and '.join(sides)}, {percent(total.inside)} "
-        f"inside 80 % intervals {percent(total.width)} wide{f'; {refused} more refused' if refused else ''}."
+        f"inside 80 % intervals {percent(total.width)} wide ({percent(inside_by_family(answered))} where each family counts once)"
+        f"{f'; {refused} more refused' if refused else ''}."
     )
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.draft_policy import Fixed
 from simulator.plots.words import interval
 from simulator.printed_numbers import significant, times

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.plots.words import drafting_name, interval, is_known
 from simulator.printed_numbers import significant, times
 from simulator.simulation import TIE, Comparison, SimulationResult

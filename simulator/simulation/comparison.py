@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from simulator import theory
 from simulator.cost.round import RoundCost
-from simulator.cost.uncertainty import Z80, Estimate, UncertainPricer
+from simulator.cost.spread import Estimate
+from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_policy import Fixed
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
@@ -75,14 +76,13 @@ def compare(
     proposal_rate, tau = _as_drafted(server, variant.summary, gamma)
     pricer = UncertainPricer(variant.deployment.replica(), float(law.conditional_rates(gamma).prod()))
     cost = pricer.base.round(gamma, batch, context, proposal_rate)
-    log_std = pricer.log_std(gamma, batch, context, proposal_rate)
-    spread = math.exp(Z80 * log_std)
+    spread = pricer.spread(gamma, batch, context, proposal_rate)
     some = _first_of(requests, server.scenario, variant)
     slow, middle, fast = (
         variant.result
         if scale == 1 and len(some) == len(requests)
         else server.run(some, counter(progress, f"{variant.label}, {where} of R", len(some)), round_scale=scale)
-        for where, scale in (("high end", spread), ("middle", 1.0), ("low end", 1 / spread))
+        for where, scale in (("high end", spread.high), ("middle", 1.0), ("low end", spread.low))
     )
     runs = Runs(plain.result, variant.result, slow, middle, fast)
     e2e = runs.gain(lambda records: records.e2e_latency_s)
@@ -99,12 +99,12 @@ def compare(
         goodput = variant.summary.goodput_per_s / plain.summary.goodput_per_s
     # Only the decoding part of a saturated replica's time depends on R.
     full, empty = variant.saturation, plain.saturation
-    doubt = math.hypot(log_std * (1 - full.prefill_share), full.log_std, empty.log_std)
+    doubt = spread.scaled(1 - full.prefill_share).inverse().widened(math.hypot(full.log_std, empty.log_std))
     capacity = Estimate.lognormal(full.per_s / empty.per_s, doubt)
     return Comparison(
         variant=variant, metric=metric, gain=judged or e2e, verdict=verdict,
         tpot=runs.gain(lambda records: records.tpot_s), e2e=e2e, goodput=goodput, output_tokens=tokens, capacity=capacity,
-        batch=batch, context=context, round=cost, r=Estimate.lognormal(cost.r, log_std), mean_acceptance_length=tau,
+        batch=batch, context=context, round=cost, r=Estimate.lognormal(cost.r, spread), mean_acceptance_length=tau,
         break_even_acceptance_rate=(
             None if variant.deployment.tree else pricer.base.break_even_rate(gamma, batch, context, proposal_rate)
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.serving import PairedRatio, ServingResult, paired_ratio
 from simulator.serving.metrics import Value
 

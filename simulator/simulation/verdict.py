@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from simulator.cost.uncertainty import Estimate
+from simulator.cost.spread import Estimate
 from simulator.printed_numbers import significant
 from simulator.scenario import Scenario
 from simulator.serving import Summary

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from simulator.cost.uncertainty import Estimate, UncertainPricer
+from simulator.cost.spread import Estimate
+from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_policy import Fixed, PolicySpec
 from simulator.draft_tree import Tree
 from simulator.prediction import verdict
@@ -78,16 +79,16 @@ def _predicted_shape(scenario: Scenario, shape: Tree, batch: int, context: int) 
     full = 0.5 if law is None else float(law.conditional_rates(gamma).prod())
     pricer = UncertainPricer(scenario.deployed(shape), full)
     cost = pricer.base.round(gamma, batch, context, proposals)
-    log_std = pricer.log_std(gamma, batch, context, proposals)
+    spread = pricer.spread(gamma, batch, context, proposals)
     tau = None if law is None else law.mean_acceptance_length(gamma)
-    speedup = None if tau is None else Estimate.lognormal(tau / cost.r, log_std)
+    speedup = None if tau is None else Estimate.lognormal(tau / cost.r, spread.inverse())
     return {
         **_shape(shape),
         "batch_size": batch,
         "context_tokens": context,
         **_verdict(speedup),
         **_estimate("speedup", speedup),
-        **_estimate("r", Estimate.lognormal(cost.r, log_std)),
+        **_estimate("r", Estimate.lognormal(cost.r, spread)),
         "mean_acceptance_length": tau,
         "break_even_acceptance_rate": (
             None if not shape.is_chain else pricer.base.break_even_rate(gamma, batch, context, proposals)

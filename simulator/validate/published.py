@@ -15,13 +15,14 @@ from simulator.hardware import Quantity
 from simulator.plots.accuracy import accuracy_figure
 from simulator.plots.style import save
 from simulator.prediction import COLUMNS, as_row
-from simulator.questions.accuracy import Scored, as_shipped, fits_left_out, left_out
-from simulator.questions.engine_fit import CONSTANTS, UNFITTED, EngineFit
-from simulator.questions.interval_fit import fitted_doubts, residuals
+from simulator.questions.accuracy import Scored, as_shipped, fits_left_out, scored_without
+from simulator.questions.engine_fit import CONSTANTS, EngineFit
+from simulator.questions.interval_fit import covered, fitted_doubts, residuals
 from simulator.questions.published_cases import FOLDER, published_cases
 from simulator.questions.unseen_runs import first_scored, scored_now
 from simulator.reports.accuracy import accuracy_markdown
 from simulator.reports.unseen_runs import unseen_markdown
+from simulator.serving_engine import Measured
 from simulator.spec import Problem, SpecError
 from simulator.whole_file import write_whole
 
@@ -45,16 +46,18 @@ def refit(progress: Callable[[str, int, int], None] = lambda *_: None) -> list[s
 
     Raises `SpecError` where a profile lacks the line of a constant.
     """
-    fits = fits_left_out(progress)
-    fit = fits[UNFITTED[0]]
+    cases = EngineFit(published_cases())
+    fit, fits = fits_left_out(cases, progress)
     quantities, told = fit.quantities(), []
     for constant in CONSTANTS:
         files = [resources.folder("engine") / f"{engine}.yaml" for engine in constant.engines]
         for path in files or [resources.folder(FOLDER) / "layer_kinds.yaml"]:
             told += _rewritten(path, constant.name, quantities[constant.id])
     for engine in sorted({engine for constant in CONSTANTS for engine in constant.engines}):
-        told += _correlated(resources.folder("engine") / f"{engine}.yaml", fit.correlations(engine))
-    doubts = fitted_doubts(residuals(EngineFit(published_cases()), fits))
+        told += _block(resources.folder("engine") / f"{engine}.yaml", "correlations", _correlation_rows(fit.correlations(engine)))
+    for engine, measured in fit.measured.items():
+        told += _block(resources.folder("engine") / f"{engine}.yaml", "measured", _measured_rows(measured))
+    doubts = fitted_doubts(residuals(cases, fits, fit))
     return told + _doubted(resources.folder(FOLDER) / DOUBTS, doubts)
 
 
@@ -71,20 +74,29 @@ def _doubted(path: Path, doubts: Doubts) -> list[str]:
     return told
 
 
-def _correlated(path: Path, correlations: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """The block of correlations of an engine's profile replaced, or put before its sources."""
-    rows = [
-        f"  {name}: {{{', '.join(f'{other}: {value}' for other, value in row.items())}}}" for name, row in correlations.items()
-    ]
-    block = "\n".join(["correlations:", *rows]) + "\n"
+def _correlation_rows(correlations: Mapping[str, Mapping[str, float]]) -> list[str]:
+    return [f"{name}: {{{', '.join(f'{other}: {value}' for other, value in row.items())}}}" for name, row in correlations.items()]
+
+
+def _measured_rows(measured: Measured) -> list[str]:
+    kernels = ", ".join(f'"{architecture}": [{", ".join(formats)}]' for architecture, formats in measured.kernels.items())
+    lists = {"methods": measured.methods, "layers": measured.layers}
+    return [f"kernels: {{{kernels}}}", *(f"{name}: [{', '.join(values)}]" for name, values in lists.items())]
+
+
+def _block(path: Path, name: str, rows: Sequence[str]) -> list[str]:
+    """A mapping of an engine's profile replaced, or put before its sources."""
+    block = "\n".join([f"{name}:", *(f"  {row}" for row in rows)]) + "\n"
     text = path.read_text(encoding="utf-8")
-    without = re.sub(r"^correlations:\n(?:  .*\n)*", "", text, flags=re.MULTILINE)
-    head, mark, tail = without.partition("sources:\n")
-    changed = head + block + mark + tail
+    if re.search(rf"^{name}:\n", text, re.MULTILINE):
+        changed = re.sub(rf"^{name}:\n(?:  .*\n)*", lambda _: block, text, flags=re.MULTILINE)
+    else:
+        head, mark, tail = text.partition("sources:\n")
+        changed = head + block + mark + tail
     if changed == text:
         return []
     write_whole(path, changed)
-    return [f"{path.name}: correlations"]
+    return [f"{path.name}: {name}"]
 
 
 def _rewritten(path: Path, name: str, quantity: Quantity) -> list[str]:
@@ -108,14 +120,16 @@ def write_page(page: Path, progress: Callable[[str, int, int], None] = lambda *_
 
     The figure goes to `figures/` beside the page. Raises `SpecError` where the page cannot be written.
     """
-    shipped, without = as_shipped(), left_out(progress)
-    fit = EngineFit([case for case in published_cases() if case.family not in UNFITTED]).fit()
+    shipped, cases = as_shipped(), EngineFit(published_cases())
+    fit, fits = fits_left_out(cases, progress)
+    errors = residuals(cases, fits, fit)
+    without = scored_without(cases, fits, errors)
     try:
         (page.parent / "figures").mkdir(parents=True, exist_ok=True)
         save(accuracy_figure(without), page.parent / "figures" / "accuracy.png")
     except OSError as error:
         raise _unwritable(page, error) from None
-    _write_between(page, BEGIN, accuracy_markdown(shipped, without, fit, "figures/accuracy.png"))
+    _write_between(page, BEGIN, accuracy_markdown(shipped, without, covered(errors), fit, "figures/accuracy.png"))
     return without
 
 
