@@ -298,6 +298,9 @@ WALKED = {
     "speculation": {"method": "eagle3", "num_speculative_tokens": 3},
 }
 
+# At the longest walk that the device states, k of these matrices is past what matters.
+LONG_WALKS = {"base": "h100_sxm", "gemm_walk_longest_s": 5e-5}
+
 
 def apart(**prefill):
     """Prompts computed on an instance of their own."""
@@ -315,7 +318,7 @@ BINDING = {
     "hardware.gemm_smoothness": ({}, {"hardware": {"base": "h100_sxm", "gemm_smoothness": 2.0}}),
     "hardware.gemm_tile_rows": ({}, {"hardware": {"base": "h100_sxm", "gemm_tile_rows": 256.0}}),
     "hardware.gemm_wave_power": ({}, {"hardware": {"base": "h100_sxm", "gemm_wave_power": 1.0}}),
-    "hardware.gemm_walk_s_per_k": ({}, {"hardware": {"base": "h100_sxm", "gemm_walk_s_per_k": 1e-8}}),
+    "hardware.gemm_walk_s_per_k": ({"hardware": LONG_WALKS}, {"hardware": {**LONG_WALKS, "gemm_walk_s_per_k": 1e-8}}),
     "hardware.gemm_walk_longest_s": ({}, {"hardware": {"base": "h100_sxm", "gemm_walk_longest_s": 5e-5}}),
     "hardware.attention_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "attention_overhead_s": 3e-5}}),
     "hardware.attention_bandwidth_fraction": ({}, {"hardware": {"base": "h100_sxm", "attention_bandwidth_fraction": 0.4}}),
