@@ -136,6 +136,9 @@ class ServingEngine(Spec):
     are independent.
     latent_attention: regime of latent attention (MLA); absent: as the others, with split-KV kernels for serial walks.
     latent_layer_overhead_s: device time that its unfused kernels add a layer.
+    cache_group_overhead_s: host time to prepare one group of layers with a block table of its own (`cost.cache_groups`) for a
+    step under speculation; the device waits for what its own work does not cover. mixed_recurrent_launches: how often recurrent
+    layers are launched kernel by kernel in a step that holds prompts and rounds at once; absent: they cost no more than apart.
     drafting_prompts_alone: with a drafter each prompt is a pass of its own, without one they share passes.
     prefix_caching: finds the blocks of prompts again that begin alike, unless a scenario says otherwise. Of what is found,
     `prefix_recomputed_blocks` are computed again under drafters that read the target's states (EAGLE, MTP, block): those are not
@@ -179,6 +182,8 @@ class ServingEngine(Spec):
     lookahead_extra_slots: Annotated[int, Field(ge=0)]
     latent_attention: AttentionRegime | None = None
     latent_layer_overhead_s: Quantity | None = None
+    cache_group_overhead_s: Quantity | None = None
+    mixed_recurrent_launches: Quantity | None = None
     drafting_prompts_alone: bool = False
     prefix_caching: bool = False
     prefix_recomputed_blocks: Annotated[int, Field(ge=0)] = 0
