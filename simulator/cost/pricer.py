@@ -154,6 +154,13 @@ class StepPricer:
             total_s += self.price((), ((new, before),), int(before + new == prompt_tokens)).seconds
         return total_s
 
+    def prefill_s_each(self, prompt_tokens: int, chunk_tokens: int, waiting: int) -> float:
+        """Seconds of one of equal prompts, of which as many as wait and fit share a step; alone in chunks where none do."""
+        together = min(chunk_tokens // prompt_tokens, waiting)
+        if together < 2:
+            return self.prefill_s(prompt_tokens, chunk_tokens)
+        return self.price((), ((prompt_tokens, 0),) * together, together).seconds / together
+
     def price(
         self,
         decode: Sequence[tuple[int, int]],
