@@ -40,7 +40,7 @@ def test_counts_are_those_that_the_engine_reports(target: str, drafter: str | No
 def test_a_round_waits_for_the_host_until_the_device_has_more_to_do() -> None:
     free = replace(HYBRID, engine=HYBRID.engine.model_copy(update={"cache_group_overhead_s": None}))
     waits = [HYBRID.pricer().round(7, batch, 300).round_s - free.pricer().round(7, batch, 300).round_s for batch in (1, 4, 64)]
-    assert waits[0] > waits[1] > waits[2] == 0
+    assert waits[0] > waits[1] >= waits[2] == 0
     assert HYBRID.pricer().round(7, 1, 300).plain_step_s == free.pricer().round(7, 1, 300).plain_step_s
 
 
