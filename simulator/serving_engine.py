@@ -39,18 +39,22 @@ class GraphLadder(Spec):
 
 
 class RowLaw(Spec):
-    """How a small-row kernel pays for rows: each further one reads `weight_reads_per_row` of the weights again, up to
-    `largest_rows`; above, the matrix kernel runs, which takes the time of `matrix_weight_reads` of them for each tile of
-    `matrix_tile_rows` rows that it starts (any number of rows where absent), or that of its arithmetic.
-    `weight_reads_from_second_row`: read again, once, as soon as there is more than one row, where the kernel for several rows
-    streams worse than the one for a single row. arithmetic_fraction: of the dense kernels' rate, where weights are expanded.
-    For these `formats`, on devices of these `vendors` and `kinds` (all where empty)."""
+    """How a small-row kernel pays for rows: each further one reads `weight_reads_per_row` of the weights again, and each beyond
+    `steeper_after_rows` as much as `steeper_weight_reads_per_row`, up to `largest_rows`; above, the matrix kernel runs, which
+    takes the time of `matrix_weight_reads` of them for each tile of `matrix_tile_rows` rows that it starts (any number of rows
+    where absent), or that of its arithmetic. `weight_reads_from_second_row`: read again, once, as soon as there is more than one
+    row, where the kernel for several rows streams worse than the one for a single row. arithmetic_fraction: of the dense kernels'
+    rate, where weights are expanded. For these `formats`, on devices of these `vendors`, `kinds` and `architectures` (all where
+    empty)."""
 
     formats: tuple[str, ...]
     vendors: tuple[str, ...] = ()
     kinds: tuple[Kind, ...] = ()
+    architectures: tuple[str, ...] = ()
     largest_rows: Count
     weight_reads_per_row: Quantity
+    steeper_after_rows: Count | None = None
+    steeper_weight_reads_per_row: Quantity | None = None
     weight_reads_from_second_row: Quantity | None = None
     matrix_weight_reads: Quantity | None = None
     matrix_tile_rows: Count | None = None
@@ -69,8 +73,16 @@ class RowLaw(Spec):
         if rows > self.largest_rows:
             tiles = math.ceil(rows / self.matrix_tile_rows) if self.matrix_tile_rows else 1
             return tiles * (self.matrix_weight_reads.value if self.matrix_weight_reads else 1.0)
-        again = self.weight_reads_from_second_row
-        return 1.0 + self.weight_reads_per_row.value * (rows - 1) + (again.value if again else 0.0)
+        again, steeper, kink = self.weight_reads_from_second_row, self.steeper_weight_reads_per_row, self.steeper_after_rows
+        beyond = max(rows - kink, 0.0) if steeper is not None and kink is not None else 0.0
+        reads = 1.0 + self.weight_reads_per_row.value * (rows - 1 - beyond) + (again.value if again else 0.0)
+        return reads + (steeper.value * beyond if steeper is not None else 0.0)
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> RowLaw:
+        if (self.steeper_after_rows is None) != (self.steeper_weight_reads_per_row is None):
+            raise ValueError("steeper_after_rows and steeper_weight_reads_per_row must be given together")
+        return self
 
     def expert_reads(self, tokens: float) -> float:
         """The same for routed experts, whose rows are spread too thin for a vector kernel to share weights: only the step up to a
@@ -136,6 +148,9 @@ class ServingEngine(Spec):
     are independent.
     latent_attention: regime of latent attention (MLA); absent: as the others, with split-KV kernels for serial walks.
     latent_layer_overhead_s: device time that its unfused kernels add a layer.
+    cache_group_overhead_s: host time to prepare one group of layers with a block table of its own (`cost.cache_groups`) for a
+    step under speculation; the device waits for what its own work does not cover. mixed_recurrent_launches: how often recurrent
+    layers are launched kernel by kernel in a step that holds prompts and rounds at once; absent: they cost no more than apart.
     drafting_prompts_alone: with a drafter each prompt is a pass of its own, without one they share passes.
     prefix_caching: finds the blocks of prompts again that begin alike, unless a scenario says otherwise. Of what is found,
     `prefix_recomputed_blocks` are computed again under drafters that read the target's states (EAGLE, MTP, block): those are not
@@ -179,6 +194,8 @@ class ServingEngine(Spec):
     lookahead_extra_slots: Annotated[int, Field(ge=0)]
     latent_attention: AttentionRegime | None = None
     latent_layer_overhead_s: Quantity | None = None
+    cache_group_overhead_s: Quantity | None = None
+    mixed_recurrent_launches: Quantity | None = None
     drafting_prompts_alone: bool = False
     prefix_caching: bool = False
     prefix_recomputed_blocks: Annotated[int, Field(ge=0)] = 0
@@ -216,10 +233,11 @@ class ServingEngine(Spec):
         return next(rule.regime for rule in reversed(rules) if _version(rule.from_compute_capability) <= capability)
 
     def row_law(self, weights: str, hardware: Hardware) -> RowLaw | None:
-        """The first small-row law that names this format and vendor, None where rows ride along with the weights."""
+        """The first small-row law that names this format and device, None where rows ride along with the weights."""
         for law in self.small_rows:
             profile = hardware.profile
             here = (not law.vendors or profile.vendor in law.vendors) and (not law.kinds or profile.kind in law.kinds)
+            here = here and (not law.architectures or profile.architecture in law.architectures)
             if weights in law.formats and here:
                 return law
         return None

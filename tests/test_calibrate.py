@@ -298,6 +298,17 @@ def test_mistakes_are_named_with_their_flag(flags: list[str], says: str, capsys:
     assert says in capsys.readouterr().err
 
 
+def test_going_on_without_measurements_overwrites_no_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    profile = tmp_path / "cpu.yaml"
+    profile.write_text("precious: 1\n")
+    assert main(["calibrate", "--device", "cpu", "--resume", "--out", str(profile)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "cpu.jsonl is not there" in said
+    assert profile.read_text() == "precious: 1\n"
+
+
 def run(folder: Path, *flags: str) -> subprocess.Popen[str]:
     root = Path(__file__).parents[1]
     return subprocess.Popen(

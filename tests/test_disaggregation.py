@@ -376,3 +376,26 @@ def test_each_rank_that_decodes_has_a_link_of_its_own() -> None:
         parallel={"data_parallel_size": 4, "tensor_parallel_size": 2},
     )  # fmt: skip
     assert Server.of(spread).prefill.transfer.decode_links == 4
+
+
+def test_what_prompts_cost_together_ends_with_how_many_wait() -> None:
+    """A budget of tokens that no step fills changes no price: prompts side by side do not attend to each other."""
+    text = {
+        "hardware": "h100_sxm", "engine": "vllm", "target": {"model": "meta-llama/Llama-3.1-8B-Instruct"},
+        "workload": {"arrivals": {"process": "constant", "rate_per_s": 4}, "lengths": {"prompt": 300, "output": 20}, "num_requests": 10},
+    }  # fmt: skip
+    pricer = Server.of(scenario_of(Document("s.yaml", text, {}))).pricer
+    some, plenty, most = (pricer.prefill_s_each(300, budget, 64) for budget in (1_000, 100_000, 2**31 - 1))
+    assert pricer.prefill_s(300, 1_000) > some > plenty == most
+    assert pricer.prefill_s_each(300, 100, 64) == pricer.prefill_s(300, 100)
+
+
+@pytest.mark.parametrize("key", ["max_num_batched_tokens", "max_model_len", "max_num_seqs"])
+def test_limits_that_no_engine_can_keep_are_refused(key: str) -> None:
+    text = {
+        "hardware": "h100_sxm", "engine": "vllm", "target": {"model": "meta-llama/Llama-3.1-8B-Instruct"},
+        "workload": {"arrivals": {"process": "constant", "rate_per_s": 4}, "lengths": {"prompt": 300, "output": 20}, "num_requests": 10},
+        "limits": {key: 2**31},
+    }  # fmt: skip
+    with pytest.raises(SpecError, match=f"limits.{key}"):
+        scenario_of(Document("s.yaml", text, {}))

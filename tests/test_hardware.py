@@ -7,6 +7,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from simulator.cost.forward_pass import uniform_pass
 from simulator.cost.roofline import gemm, serial_walk_attention, split_kv_attention, walk_s
 from simulator.cost.terms import PassCost
 from simulator.cost.uncertainty import UncertainPricer
+from simulator.cost.unmeasured import measured_in
 from simulator.hardware import (
     BY_TYPE,
     Coefficients,
@@ -550,7 +552,8 @@ def test_doubt_of_row_factors_widens_the_interval() -> None:
     spread = []
     for hardware in (without, doubted):
         deployment = Deployment(hardware, find_engine("vllm"), find_model("Qwen/Qwen3-8B"), method="ngram")
-        spread.append(UncertainPricer(deployment).spread(4, 1, 512).up)
+        engine = deployment.engine.model_copy(update={"measured": measured_in([deployment])})
+        spread.append(UncertainPricer(replace(deployment, engine=engine)).spread(4, 1, 512).up)
     assert spread[1] > 1.3 * spread[0]
 
 

@@ -89,7 +89,7 @@ def test_a_fit_knows_what_one_family_less_would_make_of_it() -> None:
     assert move[largest] == pytest.approx(truth[largest], rel=0.35)
     wider = np.sqrt(np.diag(told.without["VK"].covariance))[places]
     assert (wider >= np.sqrt(np.diag(told.covariance))[places] - 1e-9).all()
-    assert wider == pytest.approx([CONSTANTS[place].prior_log_std for place in places], rel=0.15)
+    assert wider == pytest.approx([CONSTANTS[place].prior_log_std for place in places], rel=0.4)
 
 
 def test_a_linear_fit_without_runs_is_near_the_fit_without_them(fit_of_few: tuple[EngineFit, Fit]) -> None:

@@ -13,7 +13,7 @@ from simulator.serving.policies import DraftPolicy, GoodputPolicy, WindowPolicy,
 from simulator.simulation import Server, SimulationResult, simulate
 from simulator.spec import SpecError, parse_yaml
 from simulator.speculation import Speculation
-from tests.test_simulation import BASE, fingerprint, scenario, workload
+from tests.test_simulation import BASE, scenario, times_of, workload
 
 POLICIES = {
     "by_batch": {"kind": "by_batch", "table": [[1, 3, 3], [4, 8, 1]], "switch_s": 0.002},
@@ -96,13 +96,13 @@ def test_a_policy_is_the_same_whether_told_round_by_round_or_many_at_once():
 
 def test_off_above_a_batch_is_the_table_that_says_so():
     table = {"kind": "by_batch", "table": [[1, 3, 3]]}
-    assert fingerprint(served(table)) == fingerprint(served({"kind": "off_above", "batch": 3}))
+    assert times_of(with_policy(table)) == times_of(with_policy({"kind": "off_above", "batch": 3}))
     top = {key: value for key, value in BASE["speculation"].items() if key != "num_speculative_tokens"}
-    assert fingerprint(served(table)) == fingerprint(simulate(scenario(speculation={**top, "by_batch": table["table"]})))
+    assert times_of(with_policy(table)) == times_of(scenario(speculation={**top, "by_batch": table["table"]}))
 
 
 def test_a_fixed_policy_is_no_policy():
-    assert fingerprint(served({"kind": "fixed"})) == fingerprint(simulate(scenario()))
+    assert times_of(with_policy({"kind": "fixed"})) == times_of(scenario())
 
 
 def test_a_window_switches_off_what_is_accepted_too_little_and_leaves_the_rest_on():
@@ -236,8 +236,8 @@ def test_every_key_moves_the_result(key):
     kind, change = BINDING[key]
     busy = workload("poisson", rate_per_s=25.0, requests=150)
     before, after = (
-        fingerprint(
-            served(
+        times_of(
+            with_policy(
                 {k: v for k, v in {**POLICIES[kind], **extra}.items() if v is not None},
                 workload=busy,
                 speculation={"num_speculative_tokens": 6},
@@ -251,8 +251,10 @@ def test_every_key_moves_the_result(key):
 def test_how_long_a_resting_goodput_policy_waits_moves_the_result():
     busy = workload("closed_loop", users=60, requests=120)
     before, after = (
-        fingerprint(
-            served({**POLICIES["goodput_optimal"], "retry_rounds": rounds}, workload=busy, acceptance={"acceptance_rate": 0.05})
+        times_of(
+            with_policy(
+                {**POLICIES["goodput_optimal"], "retry_rounds": rounds}, workload=busy, acceptance={"acceptance_rate": 0.05}
+            )
         )
         for rounds in (20, 100_000)
     )

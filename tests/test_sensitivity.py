@@ -71,7 +71,9 @@ def test_a_better_draft_is_worth_the_slope_of_speedup_over_acceptance_length():
 def test_split_kv_turns_the_long_context_case_round():
     answer = sensitivity(load_scenario("long_context_4090"))
     assert answer.verdict == "lose"
-    assert change(answer, "verification attention that splits").verdict == "win"
+    changed = change(answer, "verification attention that splits")
+    assert changed.speedup > 1.1
+    assert changed.verdict == "close"  # this engine was never measured on the device
     assert answer.levers[0].name.startswith("verification attention")
     assert [each.change for each in answer.flips] == ["verification attention that splits the KV cache"]
 

@@ -12,7 +12,7 @@ from simulator.cost.forward import ForwardCost
 from simulator.cost.forward_pass import uniform_pass
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.hardware import find_hardware
-from simulator.serving_engine import find_engine
+from simulator.serving_engine import RowLaw, find_engine
 from simulator.speculation import built_head
 
 LLAMA_8B = "meta-llama/Llama-3.1-8B"
@@ -29,6 +29,9 @@ def steps(device: str, weights: str, rows: int, engine: str = "llamacpp", model:
 PUBLISHED = {
     ("rtx_3090", "q4_0"): {1: 156.56, 2: 279.89, 4: 470.48, 6: 541.57, 8: 583.77},  # ggml-org/llama.cpp#15802
     ("rtx_5090", "q8_0"): {1: 189, 2: 360, 4: 655, 6: 799, 8: 928},  # ggml-org/llama.cpp#26079
+    ("v100_sxm2_32gb", "q4_k_m"): {1: 113.7, 2: 199.2, 4: 255.3, 6: 260.0, 8: 280.3},  # in Q2_K, ggml-org/llama.cpp#28912
+    ("mi210", "q8_0"): {1: 146.2, 2: 230.1, 4: 355.2, 6: 404.4, 8: 441.9},  # a MI100 in Q4_0, ggml-org/llama.cpp#23227
+    ("rx_7900_xtx", "q4_k_m"): {1: 56.2, 2: 99.0, 4: 146.8, 8: 166.1},  # a RX 6800, ggml-org/llama.cpp#5351
     ("m1_pro", "q8_0"): {1: 23.75, 2: 37.02, 4: 66.85, 6: 63.97, 8: 71.21},  # a 7B, ggml-org/llama.cpp#10581
 }
 
@@ -37,6 +40,28 @@ PUBLISHED = {
 def test_rows_of_a_vector_kernel_cost_what_was_measured(device: str, weights: str, rows: int) -> None:
     rates = PUBLISHED[device, weights]
     assert steps(device, weights, rows) == pytest.approx(rows * rates[1] / rates[rows], rel=0.25)
+
+
+def test_columns_beyond_four_cost_more_than_those_before() -> None:
+    """The vector kernel of CUDA runs half as many warps for them: an RTX 3090 takes 0.11 steps a row up to four and 0.2 beyond."""
+    for device in ("rtx_3090", "v100_sxm2_32gb", "rx_7900_xtx"):
+        passes = [steps(device, "q4_k_m", rows) for rows in (2, 4, 6, 8)]
+        assert passes[3] - passes[2] > 1.3 * (passes[1] - passes[0])
+    assert steps("m1_pro", "q4_k_m", 8) - steps("m1_pro", "q4_k_m", 6) == pytest.approx(
+        steps("m1_pro", "q4_k_m", 4) - steps("m1_pro", "q4_k_m", 2), rel=0.1
+    )
+
+
+def test_a_data_centre_radeon_pays_no_cliff_at_three_rows_of_q8_0() -> None:
+    """Vulkan re-reads nearly all of the weights for each row, HIP a fifth; its matrix kernel is flat from 9 to 32 rows."""
+    assert steps("mi210", "q8_0", 3) < 1.5 < steps("r9700", "q8_0", 3)
+    assert steps("mi210", "q8_0", 32) == pytest.approx(steps("mi210", "q8_0", 9), rel=0.05)
+
+
+def test_a_law_with_half_a_kink_is_refused() -> None:
+    law = find_engine("llamacpp").small_rows[0].model_dump()
+    with pytest.raises(ValueError, match="must be given together"):
+        RowLaw.model_validate({**law, "steeper_after_rows": None})
 
 
 def test_nine_rows_fall_off_the_vector_kernel_of_vulkan_and_not_of_cuda() -> None:

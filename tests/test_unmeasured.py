@@ -37,7 +37,7 @@ def half_widths(found: Prediction) -> tuple[float, float]:
     ("changes", "part", "words"),
     [
         ({"engine": "trtllm"}, "engine", "TensorRT-LLM"),
-        ({"method": "ngram"}, "method", "n-gram lookup drafting"),
+        ({"method": "ngram"}, "method", "drafting by n-gram lookup"),
         ({"hardware": "b200_sxm"}, "kernels", "bf16 weights on NVIDIA B200"),
         ({"precision": "fp8"}, "kernels", "fp8 weights on NVIDIA H100"),
         ({"target": "Qwen/Qwen3-30B-A3B"}, "layers", "routed experts"),

@@ -114,6 +114,9 @@ def reopened(
     if path.exists() and b"\n" not in path.read_bytes():
         path.unlink()
     if not path.exists():
+        if profile.exists():
+            must = f"must stand beside the measurements to go on with, and {path} is not there: choose another --out"
+            raise SpecError([Problem(str(profile), "", must)])
         return prepare(request), profile, None
     file = read(path, unfinished=True)
     if file.finished and "minutes" not in given:

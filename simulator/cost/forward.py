@@ -117,6 +117,11 @@ class ForwardCost:
             launches += self.mixers + self.mlps  # an all-reduce after each
         return launches / (LAUNCHES["attention"] + LAUNCHES["mlp"])
 
+    @property
+    def launched_recurrent_layers(self) -> float:
+        """The same of its recurrent mixers alone, the matrices around them left out."""
+        return self.recurrent_layers * LAUNCHES["recurrent"] / (LAUNCHES["attention"] + LAUNCHES["mlp"])
+
     def _launches(self, group: LayerGroup) -> int:
         """Kernels of one layer, a dense MLP left out. In 8 or 4 bit the rows of every matrix but a router are scaled first."""
         count, scaled = 0, len(group.matrices)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import NamedTuple, cast
 
 from simulator.cost.alike import AlikeRounds, PromptsBeside
+from simulator.cost.cache_groups import cache_groups
 from simulator.cost.drafting import FUSING_METHODS, Drafter, draft_prefill_terms, drafting_terms, idle_terms
 from simulator.cost.forward import ForwardCost
 from simulator.cost.forward_pass import ForwardPass, uniform_pass
@@ -152,6 +153,13 @@ class StepPricer:
             new = min(chunk_tokens, prompt_tokens - before)
             total_s += self.price((), ((new, before),), int(before + new == prompt_tokens)).seconds
         return total_s
+
+    def prefill_s_each(self, prompt_tokens: int, chunk_tokens: int, waiting: int) -> float:
+        """Seconds of one of equal prompts, of which as many as wait and fit share a step; alone in chunks where none do."""
+        together = min(chunk_tokens // prompt_tokens, waiting)
+        if together < 2:
+            return self.prefill_s(prompt_tokens, chunk_tokens)
+        return self.price((), ((prompt_tokens, 0),) * together, together).seconds / together
 
     def price(
         self,
@@ -312,6 +320,8 @@ class StepPricer:
             return self._prompts_alone(mixed.prefill, drafts_of)
         mixed_s = added([term.seconds for term in self._pass_terms(mixed, speculative)])
         named = [("prefill", mixed_s - target_s)]
+        if speculative and self.beside_rounds_s:
+            named.append(("prefill_beside_rounds", self.beside_rounds_s))
         if self.drafter is not None:
             drafts = draft_prefill_terms(self.drafter, drafts_of, mixed.load)
             # A device of its own takes in the prompt while the target does.
@@ -348,8 +358,32 @@ class StepPricer:
         if engine.broadcast_s is not None and workers > 1:
             each_s = engine.broadcast_request_s.value if engine.broadcast_request_s is not None else 0.0
             terms.append(CostTerm("broadcast", engine.broadcast_s.value + requests * each_s, "host"))
-        terms += self.target.price(asked).terms
+        passed = self.target.price(asked).terms
+        terms += passed
+        if self.metadata_s and (speculative or asked.prefill):
+            device_s = added([term.seconds for term in passed if term.bound != "host"])
+            terms.append(CostTerm("metadata_wait", larger(self.metadata_s - device_s, 0.0), "host"))
         return terms
+
+    @property
+    def metadata_s(self) -> float:
+        """Host time to prepare the cache groups of one step under speculation, which runs beside the device's work."""
+        each = self.target.engine.cache_group_overhead_s
+        if each is None or self.drafter is None:
+            return 0.0
+        passes = self.drafter.passes if self.drafter.has_cache and self.drafter.remote is None else None
+        groups = cache_groups(self.target.architecture, passes.architecture if passes is not None else None)
+        return groups * each.value if groups > 1 else 0.0
+
+    @property
+    def beside_rounds_s(self) -> float:
+        """What a step takes longer for holding prompts and rounds at once: recurrent layers are launched kernel by kernel, those
+        of rounds and those of prompts apart, and every cache group prepares both."""
+        engine = self.target.engine
+        times = engine.mixed_recurrent_launches
+        if times is None or self.drafter is None or not self.target.recurrent_layers:
+            return 0.0
+        return times.value * self.target.launched_recurrent_layers * engine.launch_per_layer_s.value + self.metadata_s
 
     def _round_overheads(self) -> list[CostTerm]:
         """What the host adds to a speculative round, and bringing recurrent states back to the last accepted position."""

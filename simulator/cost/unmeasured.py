@@ -97,8 +97,8 @@ def unmeasured_note(deployment: Deployment) -> tuple[str, ...]:
 
 def _words(found: Unmeasured, deployment: Deployment) -> Iterator[str]:
     if found.method:
-        tree = " with trees" if deployment.tree is not None else ""
-        yield f"{METHOD_NAMES.get(deployment.method, deployment.method.replace('_', ' '))} drafting{tree}"
+        name = METHOD_NAMES.get(deployment.method, deployment.method.replace("_", " "))
+        yield f"drafting {'trees ' if deployment.tree is not None else ''}by {name}"
     if found.kernels:
         yield f"{FORMATS[deployment.weights].name} weights on {deployment.hardware.name}"
     yield from (_LAYER_NAMES[kind] for kind in found.layers)

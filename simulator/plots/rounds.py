@@ -284,8 +284,8 @@ def _term_colours(names: Sequence[str]) -> list[str]:
 
 
 _BLUES = ("#084C8D", "#2873AC", "#82BADC", "#A6CDE6", "#CFE1F2", "#E3EEF8")
-_ORANGES = ("#A85600", "#C97A0A", "#E8A20C", "#F5C767", "#FBE3B0")
-_GREYS = ("#6E6E6E", "#8F8F8F", "#B0B0B0", "#C8C8C8", "#DADADA")
+_ORANGES = ("#8A4500", "#B35C00", "#E8A20C", "#F5C767", "#FBE3B0")
+_GREYS = ("#525252", "#727272", "#B0B0B0", "#C8C8C8", "#DADADA")
 
 
 def round_title(comparison: Comparison) -> str:

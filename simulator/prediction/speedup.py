@@ -41,8 +41,8 @@ def benchmark_speedup(question: Question, pricer: StepPricer, tau: float, r: flo
     """Throughput ratio at constant batch: device time of one request without and with speculation.
 
     plain = prefill + (wait + (n-1)·step)/b;  speculative = prefill (draft's included) + (wait + (n-1)/τ·R·step)/b, where wait is
-    the time outside of passes, in which only the request's own place in the batch is idle. Pipeline stages and data-parallel
-    ranks take in prompts side by side.
+    the time outside of passes, in which only the request's own place in the batch is idle. Where a batch drafts on while prompts
+    come in, these also pay for steps that hold both. Pipeline stages and data-parallel ranks take in prompts side by side.
     """
     if question.prompt_tokens is None or question.output_tokens is None:
         return tau / r
@@ -52,7 +52,16 @@ def benchmark_speedup(question: Question, pricer: StepPricer, tau: float, r: flo
     side_by_side = _prompts_at_once(question.deployment)
     plain_prefill_s = wait_s + _plain_prefill_s(question, pricer, budget) / side_by_side
     prefill_s = wait_s + pricer.prefill_s(question.prompt_tokens, budget) / side_by_side
+    prefill_s += _beside_rounds_s(question, pricer, tau) / side_by_side
     return (plain_prefill_s + tokens) / (prefill_s + tokens * r / tau)
+
+
+def _beside_rounds_s(question: Question, pricer: StepPricer, tau: float) -> float:
+    """A prompt's share of what the steps take longer that hold prompts beside rounds; those that come in one round share it."""
+    if question.batch == 1 or pricer.target.engine.prefill_first:
+        return 0.0
+    prompts_a_round = question.batch * tau / max((question.output_tokens or 1) - 1, 1)
+    return pricer.beside_rounds_s * -math.expm1(-prompts_a_round) / prompts_a_round
 
 
 def _plain_prefill_s(question: Question, pricer: StepPricer, budget: int) -> float:

@@ -14,6 +14,7 @@ from itertools import count
 
 from simulator.cost.spread import Z80, Estimate
 from simulator.cost.uncertainty import UncertainPricer
+from simulator.cost.unmeasured import unmeasured_note
 from simulator.draft_policy import PolicySpec
 from simulator.draft_tree import Tree
 from simulator.planning import Copy, Fleet, PlanningSpec
@@ -122,6 +123,7 @@ def capacity(
     own_rate = (len(own) - 1) / (own[-1].arrival_s - own[0].arrival_s)
     warnings = [*scenario.remarks, *_too_few(own), *_of_kinds(scenario, planning)]
     variants = [(PLAIN, Server.of(scenario)), *speculative_servers(scenario, warnings)]
+    warnings += [note for _, server in variants for note in unmeasured_note(server.deployment)]
     analytic = [_by_means(server, own) for _, server in variants]
     chosen = _finalists(analytic, [server for _, server in variants], finalists)
     rows: list[CapacityRow] = []

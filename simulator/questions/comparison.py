@@ -15,6 +15,7 @@ from simulator.acceptance import band_for
 from simulator.cost.deployment import Deployment
 from simulator.cost.spread import Estimate
 from simulator.cost.uncertainty import UncertainPricer
+from simulator.cost.unmeasured import unmeasured, unmeasured_note
 from simulator.draft_tree import Tree
 from simulator.hardware import find_hardware
 from simulator.number_format import FORMATS
@@ -50,7 +51,8 @@ class MemoryTaken:
 class Alternative:
     """One row, at the quickest of the scenario's γ and trees. Times are seconds per output token, means over requests; two where
     acceptance is open, at its low and high end.
-    gain: time without over time with speculation, both of this alternative. problem: why it did not run, else ""."""
+    gain: time without over time with speculation, both of this alternative. unmeasured: what of it no measured run had, as
+    `cost.unmeasured.Unmeasured.parts`, and remark: the same in words. problem: why it did not run, else ""."""
 
     name: str
     num_speculative_tokens: int = 0
@@ -62,6 +64,8 @@ class Alternative:
     r: float | None = None
     gain: Estimate | None = None
     memory: MemoryTaken | None = None
+    unmeasured: tuple[str, ...] = ()
+    remark: str = ""
     problem: str = ""
 
     @property
@@ -146,6 +150,8 @@ def _row(name: str, scenario: Scenario) -> Alternative:
         r=pricer.base.round(shape.depth, batch, context, proposed).r,
         gain=Estimate(math.sqrt(min(gains) * max(gains)), min(gains) / spread.high, max(gains) / spread.low),
         memory=memory_taken(scenario, shape.depth),
+        unmeasured=unmeasured(server.deployment).parts,
+        remark="".join(unmeasured_note(server.deployment)),
     )
 
 

@@ -51,8 +51,7 @@ class PromptsElsewhere:
 
     def prompt_s(self, tokens: int) -> float:
         """Its part of the steps that take in so many as fit, or of its own."""
-        together = max(self.rules.max_num_batched_tokens // tokens, 1)
-        return self.pricer.prefill_s(tokens * together, self.rules.max_num_batched_tokens) / together
+        return self.pricer.prefill_s_each(tokens, self.rules.max_num_batched_tokens, self.rules.max_num_seqs)
 
     def way_s(self, tokens: float) -> float:
         """From the end of a prompt to its cache's coming, with nothing in the way."""

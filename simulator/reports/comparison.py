@@ -67,7 +67,8 @@ def _memory(memory: MemoryTaken) -> list[str]:
 
 def comparison_notes(answer: ComparedScenarios) -> list[str]:
     """What could not be compared, and what the comparison takes for granted."""
-    return [*(f"{row.name}: {row.problem}" for row in answer.rows if row.problem), *answer.notes]
+    said = [f"{row.name}: {words}" for row in answer.rows for words in (row.problem, row.remark) if words]
+    return [*said, *answer.notes]
 
 
 def comparison_summary(answer: ComparedScenarios) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def unseen_sentences(first: Sequence[Scored], now: Sequence[Scored]) -> list[str
     """All runs in one line for the version that saw them first, and one for this version."""
     return [
         f"First score, by version {FIRST_VERSION}, before anything was changed: {_sentence(first)}",
-        f"This version: {_sentence(now)}",
+        f"This version, improved with these runs in sight: {_sentence(now)}",
     ]
 
 

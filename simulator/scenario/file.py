@@ -17,7 +17,9 @@ from simulator.spec import Spec
 from simulator.speculation import Speculation
 from simulator.workload import ServiceLevel, WorkloadSpec
 
-Count = Annotated[int, Field(ge=1)]
+# Engines keep token counts in 32 bits, and no engine runs more sequences than a policy's table may name.
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Sequences = Annotated[int, Field(ge=1, le=65536)]
 
 
 class FurtherReplicas(Spec):
@@ -110,7 +112,7 @@ class LimitsSpec(Spec):
     4 GiB where left out.
     """
 
-    max_num_seqs: Count | None = None
+    max_num_seqs: Sequences | None = None
     max_num_batched_tokens: Count | None = None
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
     max_model_len: Count | None = None

@@ -55,6 +55,11 @@ class _Loop:
         self.first_turns = [request for request in requests if request.follows not in here]
         self._next_turn = {request.follows: request for request in requests if request.follows in here}
 
+    @property
+    def heeds_answers(self) -> bool:
+        """Whether anything follows an answer."""
+        return bool(self._next_turn)
+
     def next_arrival_s(self) -> float:
         """When the next request comes, as far as is known now: infinity where that depends on answers."""
         return math.inf
@@ -126,6 +131,10 @@ class ClosedLoop(_Loop):
         self.pending = deque(sorted(self.first_turns, key=lambda request: request.request_id))
         for _ in range(min(users, len(self.pending))):
             Arrival(env, 0.0, self._begin)
+
+    @property
+    def heeds_answers(self) -> bool:
+        return True
 
     def _session_over(self) -> None:
         if self.think_time_s > 0:

@@ -388,10 +388,9 @@ class StepRecords:
         self._pending: list[tuple[StepRecord, Iterable[tuple[str, float]]]] = []
 
     @classmethod
-    def joined(cls, parts: Sequence[StepRecords]) -> StepRecords:
-        """All steps of several replicas, by start; at equal starts in the order of the replicas."""
+    def joined(cls, parts: Sequence[StepRecords], order: NDArray[np.int64]) -> StepRecords:
+        """All steps of several replicas, one after the other, in another order."""
         whole = cls()
-        order = np.argsort(np.concatenate([part.column("start_s") for part in parts]), kind="stable")
         names = dict.fromkeys(name for part in parts for name in part.term_names)
         fields = {name: np.concatenate([part.column(name) for part in parts])[order] for name in StepRecord._fields}
         terms = {name: np.concatenate([part.term(name) for part in parts])[order] for name in names}

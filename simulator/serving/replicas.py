@@ -125,7 +125,14 @@ class _Fleet:
                 replica.arrived = partial(patience.arrived, partial(self._given_up, index))
 
     def expect(self, requests: Sequence[Request], users: int | None, think_time_s: float) -> None:
-        """Lets the requests come."""
+        """Lets the requests come. Where nothing follows an answer nobody is told of one."""
+        self._make_loops(requests, users, think_time_s)
+        if self.ways is None:
+            for replica, loop in zip(self.replicas, self._loop_of, strict=False):
+                if not loop.heeds_answers:
+                    replica.request_done = lambda _: None
+
+    def _make_loops(self, requests: Sequence[Request], users: int | None, think_time_s: float) -> None:
         replicas = self.replicas
 
         def loop(theirs: Sequence[Request], submit: Submit, theirs_users: int | None) -> OpenLoop | ClosedLoop:
@@ -181,10 +188,10 @@ def _together(replicas: Sequence[Replica], requests: int) -> ServingResult:
         return ServingResult(lone.records.sorted_by_id(), steps, steps.term_seconds(), lone.statistics())
     records = RequestRecords.joined([replica.records for replica in replicas])
     parts = [replica.steps for replica in replicas]
-    steps = StepRecords.joined(parts)
+    by_start = np.argsort(np.concatenate([part.column("start_s") for part in parts]), kind="stable")
+    steps = StepRecords.joined(parts, by_start)
     numbers = np.arange(len(replicas), dtype=np.int32)
     by_id = np.argsort(records.column("request_id"), kind="stable")
-    by_start = np.argsort(np.concatenate([part.column("start_s") for part in parts]), kind="stable")
     return ServingResult(
         records.take(by_id), steps, steps.term_seconds(), sum((each.statistics() for each in replicas), EngineStatistics()),
         len(replicas), np.repeat(numbers, [len(each.records) for each in replicas])[by_id],

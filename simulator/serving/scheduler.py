@@ -98,8 +98,8 @@ class Scheduler:
     @property
     def outstanding(self) -> int:
         """Requests that wait or run, without those that were given up."""
-        gone = sum(not sequence.ended for sequence in self.cancelled)
-        return len(self.running) + self.num_waiting - gone
+        here = len(self.running) + self.num_waiting
+        return here - sum(not sequence.ended for sequence in self.cancelled) if self.cancelled else here
 
     def _replanned(self, plan: StepPlan) -> StepPlan | None:
         """The plan in which what has come takes the slots of what was preempted, after one in which nothing was left to run."""

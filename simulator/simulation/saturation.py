@@ -69,8 +69,8 @@ def _replica(server: Server, requests: tuple[Request, ...]) -> _Together:
     def run(arriving: tuple[Request, ...], path: Callable[[Request], AcceptancePath]) -> ServingResult:
         return serve(arriving, server.rules, server.pricer, path, server.live_policy(), readable=server.readable)
 
-    at_once = _at_once(server, requests)
-    prompt_s = _prompt_s(server.pricer, server.rules, requests)
+    at_once = _at_once(server.rules, requests)
+    prompt_s = _prompt_s(server.pricer, server.rules, requests, at_once)
     return _Together(server, at_once, 1 / (prompt_s + _rounds_s(server, requests, at_once)), run)
 
 
@@ -78,10 +78,11 @@ def _disaggregated(server: Server, requests: tuple[Request, ...]) -> _Together:
     """All of them, as the slower side holds up the other."""
     prefill = server.prefill
     assert prefill is not None
-    sizes = [(kind, _at_once(kind, requests), count) for kind, count in server.kinds]
+    sizes = [(kind, _at_once(kind.rules, requests), count) for kind, count in server.kinds]
     decoded_per_s = sum(count / _rounds_s(kind, requests, at_once) for kind, at_once, count in sizes)
     engine = prefill.engines[0]
-    computed_per_s = len(prefill.engines) / _prompt_s(server.prefill_pricer, engine.rules, requests)
+    waiting = _at_once(engine.rules, requests)
+    computed_per_s = len(prefill.engines) / _prompt_s(server.prefill_pricer, engine.rules, requests, waiting)
 
     def run(arriving: tuple[Request, ...], path: Callable[[Request], AcceptancePath]) -> ServingResult:
         return server.serve(arriving, path, by_load=True)
@@ -134,16 +135,14 @@ def _rounds_s(server: Server, requests: Sequence[Request], at_once: int) -> floa
     return output / server.mean_acceptance_length(drafts) * round_s / at_once
 
 
-def _prompt_s(pricer: StepPricer, rules: BatchingRules, requests: Sequence[Request]) -> float:
+def _prompt_s(pricer: StepPricer, rules: BatchingRules, requests: Sequence[Request], waiting: int) -> float:
     """A prompt in steps of its own and its like, roughly, for mean lengths."""
-    prompt = _mean(requests)[0]
-    together = max(rules.max_num_batched_tokens // max(round(prompt), 1), 1)
-    return pricer.prefill_s(round(prompt) * together, rules.max_num_batched_tokens) / together
+    prompt = max(round(_mean(requests)[0]), 1)
+    return pricer.prefill_s_each(prompt, rules.max_num_batched_tokens, waiting)
 
 
-def _at_once(server: Server, requests: Sequence[Request]) -> int:
+def _at_once(rules: BatchingRules, requests: Sequence[Request]) -> int:
     """About how many requests the slots and the KV cache hold."""
-    rules = server.rules
     return min(rules.max_num_seqs, int(rules.total_blocks * rules.block_tokens / rules.held_tokens(sum(_mean(requests)))) + 1)
 
 

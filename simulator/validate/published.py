@@ -85,14 +85,13 @@ def _measured_rows(measured: Measured) -> list[str]:
 
 
 def _block(path: Path, name: str, rows: Sequence[str]) -> list[str]:
-    """A mapping of an engine's profile replaced, or put before its sources."""
+    """A mapping of an engine's profile replaced, or put before its correlations or sources."""
     block = "\n".join([f"{name}:", *(f"  {row}" for row in rows)]) + "\n"
     text = path.read_text(encoding="utf-8")
     if re.search(rf"^{name}:\n", text, re.MULTILINE):
         changed = re.sub(rf"^{name}:\n(?:  .*\n)*", lambda _: block, text, flags=re.MULTILINE)
     else:
-        head, mark, tail = text.partition("sources:\n")
-        changed = head + block + mark + tail
+        changed = re.sub(r"^(correlations|sources):\n", lambda mark: block + mark[0], text, count=1, flags=re.MULTILINE)
     if changed == text:
         return []
     write_whole(path, changed)
