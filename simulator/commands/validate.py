@@ -46,6 +46,10 @@ def validate(
     ] = None,
     diff: Annotated[Path | None, typer.Option(help="An older such file: which runs moved, and whether for the better.")] = None,
     page: Annotated[Path | None, typer.Option(help="Markdown page whose computed part is written anew (minutes).")] = None,
+    freeze: Annotated[
+        str | None,
+        typer.Option(metavar="VERSION", help="unseen: predict the second set, once and for good, as this version."),
+    ] = None,
     refit: Annotated[bool, typer.Option("--refit", help="Fit the constants anew and write them over the shipped ones.")] = False,
     pairs: Annotated[
         list[str] | None,
@@ -71,6 +75,7 @@ def validate(
         next(name for name, is_it in kinds.items() if is_it),
         {
             ("published",): {"--leave-one-family-out": leave_one_family_out, "--refit": refit},
+            ("unseen",): {"--freeze": freeze},
             ("published", "unseen"): {"--diff": diff, "--page": page},
             ("local",): {"--pairs": pairs, **{"--" + name.replace("_", "-"): True for name in given}},
         },
@@ -78,7 +83,7 @@ def validate(
     if local:
         _validate_locally(pairs or [], given, out, as_json)
     elif unseen:
-        _validate_unseen(out, diff, page, as_json)
+        _validate_unseen(freeze, out, diff, page, as_json)
     else:
         _validate_published(leave_one_family_out, out, diff, page, refit, as_json)
 
@@ -113,18 +118,24 @@ def _validate_published(
     _tell(scored, [tables.accuracy_sentence(scored)], parts, out, as_json)
 
 
-def _validate_unseen(out: Path | None, diff: Path | None, page: Path | None, as_json: bool) -> None:
+def _validate_unseen(freeze: str | None, out: Path | None, diff: Path | None, page: Path | None, as_json: bool) -> None:
     from simulator.questions import accuracy, unseen_runs
     from simulator.reports import accuracy as tables
     from simulator.reports import unseen_runs as views
     from simulator.validate import published as validation
 
     old = None if diff is None else accuracy.read_speedups(diff)
+    if freeze is not None:
+        err.print(f"Written, once and for good: {validation.freeze_second(freeze)}")
     first, now = unseen_runs.first_scored(), unseen_runs.scored_now()
     if page is not None:
         validation.write_unseen(page)
-    parts = [*views.unseen_tables(first, now)] if old is None else [tables.moved_table(accuracy.moved(now, old))]
-    _tell(now, views.unseen_sentences(first, now), parts, out, as_json)
+    parts = (
+        [*views.unseen_tables(first, now), *views.second_tables()]
+        if old is None
+        else [tables.moved_table(accuracy.moved(now, old))]
+    )
+    _tell(now, [*views.unseen_sentences(first, now), views.second_sentence()], parts, out, as_json)
 
 
 def _tell(scored: Sequence[Scored], sentences: Sequence[str], parts: Sequence[Table], out: Path | None, as_json: bool) -> None:

@@ -1,7 +1,8 @@
 """Predictions of runs that nobody had seen while the model was built: those made first, which stay for good, and today's.
 
 The first were made once, by the version named here, right after `published_cases/unseen_cases.csv` had been written down: out of
-sample. Later versions were improved with these runs in sight, by terms with sources of their own: their scores are not.
+sample. Later versions were improved with these runs in sight, by terms with sources of their own: their scores are not. A
+second set, from other sources, waits for one prediction by a version built with the first set's help (`--unseen --freeze`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import numpy as np
 
 from simulator.prediction import Prediction, predict_table
 from simulator.questions.accuracy import DEAD_BAND, Scored, log_ratio
-from simulator.questions.published_cases import UNSEEN, published_cases, table_path
+from simulator.questions.published_cases import SECOND, UNSEEN, published_cases, table_path
 
 FIRST = "unseen_first.csv"
 FIRST_VERSION = "05c4260"
+# What was predicted once for the second set, with the version that did; absent before.
+SECOND_FIRST = "unseen_first_2.csv"
 # What two runs may differ in beside their ids and what was measured.
 CHOICES = {"γ": "num_speculative_tokens", "batch": "batch", "engine": "engine"}
 
@@ -38,13 +41,25 @@ class Choices:
 
 def first_scored() -> list[Scored]:
     """The unseen runs beside what was first predicted for them."""
-    with table_path(FIRST).open(encoding="utf-8", newline="") as file:
-        return _scored([_as_kept(row) for row in csv.DictReader(file)])
+    return _scored([_as_kept(row) for row in _rows(FIRST)])
 
 
 def scored_now() -> list[Scored]:
     """The unseen runs beside what this version predicts; runs it does not price are among them."""
     return _scored(predict_table(table_path(UNSEEN)))
+
+
+def second_scored() -> tuple[str, list[Scored]] | None:
+    """The version that predicted the second set, and its runs beside what it said; None before that was done."""
+    if not table_path(SECOND_FIRST).exists():
+        return None
+    rows = _rows(SECOND_FIRST)
+    return rows[0]["version"], _scored([_as_kept(row) for row in rows], SECOND)
+
+
+def second_predicted() -> list[Scored]:
+    """The second set predicted by this version: for the one score that is kept, not for looking at before."""
+    return _scored(predict_table(table_path(SECOND)), SECOND)
 
 
 def priced(scored: Sequence[Scored]) -> list[Scored]:
@@ -77,8 +92,13 @@ def _predicted(each: Scored) -> float:
     return each.prediction.speedup or 0.0
 
 
-def _scored(predictions: Sequence[Prediction]) -> list[Scored]:
-    return [Scored(case, prediction) for case, prediction in zip(published_cases(UNSEEN), predictions, strict=True)]
+def _rows(table: str) -> list[dict[str, str]]:
+    with table_path(table).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _scored(predictions: Sequence[Prediction], table: str = UNSEEN) -> list[Scored]:
+    return [Scored(case, prediction) for case, prediction in zip(published_cases(table), predictions, strict=True)]
 
 
 def _as_kept(row: dict[str, str]) -> Prediction:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from simulator.questions.accuracy import Score, Scored, inside_by_family, score
-from simulator.questions.published_cases import PublishedCase, by
-from simulator.questions.unseen_runs import CHOICES, FIRST_VERSION, choices, priced
+from simulator.questions.published_cases import SECOND, PublishedCase, by, published_cases
+from simulator.questions.unseen_runs import CHOICES, FIRST_VERSION, choices, priced, second_scored
 from simulator.reports.accuracy import GROUPINGS, Table, beside_rules, markdown_table, never_measured, percent
 from simulator.reports.tables import NOTHING
 
@@ -51,10 +51,35 @@ def unseen_tables(first: Sequence[Scored], now: Sequence[Scored]) -> Iterator[Ta
     )
 
 
+def second_sentence() -> str:
+    """The second set in one line: its one score, or that it waits for it."""
+    kept = second_scored()
+    if kept is None:
+        cases = published_cases(SECOND)
+        return f"Second set: {len(cases)} runs of {len(by(cases, lambda case: case.family))} families, not predicted yet."
+    return f"Second set, first score, by version {kept[0]}: {_sentence(kept[1])}"
+
+
+def second_tables() -> Iterator[Table]:
+    """As `unseen_tables`, of the one score of the second set; nothing before it was made."""
+    kept = second_scored()
+    if kept is None:
+        return
+    groups: dict[str, Callable[[PublishedCase], str]] = {
+        "engine and method": lambda case: f"{case.point.engine} {GROUPINGS['method'](case)}",
+        "family": lambda case: case.family,
+        "batch": GROUPINGS["batch"],
+    }
+    for title, key in groups.items():
+        places = by([each.case for each in kept[1]], key)
+        rows = [[name, str(len(at)), *_cells([kept[1][place] for place in at])] for name, at in places.items()]
+        yield f"Second set, by {title}", [title, "runs", *COLUMNS], rows
+
+
 def unseen_markdown(first: Sequence[Scored], now: Sequence[Scored]) -> str:
     """The computed part of the page's section."""
-    parts = unseen_sentences(first, now)
-    for title, header, rows in unseen_tables(first, now):
+    parts = [*unseen_sentences(first, now), second_sentence()]
+    for title, header, rows in (*unseen_tables(first, now), *second_tables()):
         parts += [f"### {title}", markdown_table(header, rows)]
     return "\n\n".join(parts) + "\n"
 

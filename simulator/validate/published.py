@@ -18,8 +18,8 @@ from simulator.prediction import COLUMNS, as_row
 from simulator.questions.accuracy import Scored, as_shipped, fits_left_out, scored_without
 from simulator.questions.engine_fit import CONSTANTS, EngineFit
 from simulator.questions.interval_fit import covered, fitted_doubts, residuals
-from simulator.questions.published_cases import FOLDER, published_cases
-from simulator.questions.unseen_runs import first_scored, scored_now
+from simulator.questions.published_cases import FOLDER, published_cases, table_path
+from simulator.questions.unseen_runs import SECOND_FIRST, first_scored, scored_now, second_predicted
 from simulator.reports.accuracy import accuracy_markdown
 from simulator.reports.unseen_runs import unseen_markdown
 from simulator.serving_engine import Measured
@@ -31,12 +31,12 @@ BEGIN_UNSEEN = "<!-- computed by `python -m simulator validate --unseen --page`:
 END = "<!-- end of what is computed -->"
 
 
-def table(scored: Sequence[Scored]) -> str:
-    """Predictions as `predict --table` writes them."""
+def table(scored: Sequence[Scored], **told: str) -> str:
+    """Predictions as `predict --table` writes them, and further columns that say the same of each."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, [*COLUMNS, *told], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(as_row(each.prediction) for each in scored)
+    writer.writerows(as_row(each.prediction) | told for each in scored)
     return text.getvalue()
 
 
@@ -135,6 +135,15 @@ def write_page(page: Path, progress: Callable[[str, int, int], None] = lambda *_
 def write_unseen(page: Path) -> None:
     """Puts the scores of the runs never seen between their marks of a page, or on a new page. Raises `SpecError` as above."""
     _write_between(page, BEGIN_UNSEEN, unseen_markdown(first_scored(), scored_now()))
+
+
+def freeze_second(version: str) -> Path:
+    """Predicts the second set of runs never seen, and keeps what was said. Raises `SpecError` where that was done before."""
+    path = table_path(SECOND_FIRST)
+    if path.exists():
+        raise SpecError([Problem(str(path), "", "is kept for good: the second set was predicted once and is seen since")])
+    write_whole(path, table(second_predicted(), version=version))
+    return path
 
 
 def _write_between(page: Path, begin: str, text: str) -> None:
