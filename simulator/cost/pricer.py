@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple, cast
 
 from simulator.cost.alike import AlikeRounds, PromptsBeside
@@ -365,7 +365,7 @@ class StepPricer:
             terms.append(CostTerm("metadata_wait", larger(self.metadata_s - device_s, 0.0), "host"))
         return terms
 
-    @property
+    @cached_property
     def metadata_s(self) -> float:
         """Host time to prepare the cache groups of one step under speculation, which runs beside the device's work."""
         each = self.target.engine.cache_group_overhead_s
@@ -375,7 +375,7 @@ class StepPricer:
         groups = cache_groups(self.target.architecture, passes.architecture if passes is not None else None)
         return groups * each.value if groups > 1 else 0.0
 
-    @property
+    @cached_property
     def beside_rounds_s(self) -> float:
         """What a step takes longer for holding prompts and rounds at once: recurrent layers are launched kernel by kernel, those
         of rounds and those of prompts apart, and every cache group prepares both."""
