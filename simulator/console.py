@@ -52,9 +52,9 @@ def print_table(console: Console, header: Sequence[str], rows: Iterable[Sequence
 
 
 def print_sentence(console: Console, text: str, style: str = "", indent: str = "") -> None:
-    """Wrapped between words, but not inside ``γ = 5`` or ``80 %``."""
+    """Wrapped between words, but not inside ``γ = 5``, ``80 %`` or a name with hyphens."""
     joined = re.sub(r"(?<=[γτRα*]) = (?=\d)|(?<=\d) (?=%)", lambda space: space[0].replace(" ", "\u00a0"), text)
-    lines = textwrap.wrap(joined, console.width, initial_indent=indent, subsequent_indent=indent)
+    lines = textwrap.wrap(joined, console.width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
     for line in lines:
         console.print(Text(line.replace("\u00a0", " "), style=style))
 

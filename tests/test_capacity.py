@@ -16,7 +16,7 @@ from simulator.cost.spread import Estimate
 from simulator.planning import PlanningSpec
 from simulator.questions.capacity import CapacityAnswer, capacity
 from simulator.questions.sustained import Sustained, at_rate, unit_stream
-from simulator.reports.capacity import capacity_notes, capacity_sentences, capacity_tables
+from simulator.reports.capacity import capacity_doubts, capacity_notes, capacity_sentences, capacity_tables
 from simulator.scenario import Scenario, scenario_of
 from simulator.simulation import Server, saturation_of
 from simulator.spec import SpecError, parse_yaml
@@ -229,6 +229,23 @@ def test_a_run_too_short_to_tell_says_so():
         scenario(speculation=None, acceptance=None, workload=brief, service_level={"tpot_p50_s": 0.02}), repetitions=1
     )
     assert any("have not settled" in doubt for doubt in unsettled.plain.sustained.doubts)
+
+
+def test_a_doubt_that_variants_share_is_said_once():
+    """Ten variants too short alike must not bury the answer under ten lines; each variant keeps its own reasons."""
+    short = capacity(
+        scenario(workload={**BASE["workload"], "num_requests": 30}, service_level={"tpot_p99_s": 0.015}), repetitions=1
+    )
+    told = capacity_doubts(short)
+    reasons = {doubt for row in short.rows for doubt in row.sustained.doubts}
+    assert len(short.rows) > 1
+    assert len(told) == len(reasons)
+    shared = set.intersection(*({*row.sustained.doubts} for row in short.rows))
+    assert shared
+    assert all(f"every variant: {doubt}" in told for doubt in shared)
+    for row in short.rows:
+        for doubt in {*row.sustained.doubts} - shared:
+            assert any(row.label in said and said.endswith(doubt) for said in told)
 
 
 def test_a_level_that_nothing_meets_has_no_rate():

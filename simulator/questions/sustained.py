@@ -31,6 +31,8 @@ BRACKET, BRACKETS = 4.0, 4
 BATCHES = 10
 # Fewest requests above a percentile on which the percentile may rest, and fewest mean latencies that a run must last.
 FEWEST_ABOVE, FEWEST_LATENCIES = 10, 5
+# Widest interval, high over low end, of a rate that counts as known.
+WIDEST_RATE = 1.2
 # Ends of the interval are searched no farther than this factor from the rate, and to within so many steps of the grid.
 WIDEST_END, END_STEPS = 1.25, 4
 
@@ -275,8 +277,7 @@ class RateSearch:
             above = each.limit.allowed * each.requests
             if above < FEWEST_ABOVE:
                 found.append(
-                    f"too short to tell: {each.limit.name} of {each.requests} measured requests rests on the slowest "
-                    f"{significant(above)}"
+                    f"too short to tell: {each.limit.name} of {each.requests} measured requests rests on the slowest {above:.3g}"
                 )
         latency_s = point.e2e_latency_s.mean if point.e2e_latency_s is not None else 0.0
         if point.window_s < FEWEST_LATENCIES * latency_s:
@@ -284,8 +285,8 @@ class RateSearch:
                 f"too short to tell: a run of {significant(point.window_s)} s is less than {FEWEST_LATENCIES} mean end-to-end "
                 f"latencies of {significant(latency_s)} s, so that queues have not settled"
             )
-        if rate.high > 1.2 * rate.low:
-            found.append(f"too short to tell closely: the interval spans a factor of {rate.high / rate.low:.2f}")
+        if rate.high > WIDEST_RATE * rate.low:
+            found.append(f"too short to tell closely: the interval spans more than a factor of {WIDEST_RATE:g}")
         return found
 
 

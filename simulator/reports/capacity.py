@@ -154,8 +154,16 @@ def capacity_notes(answer: CapacityAnswer) -> tuple[str, ...]:
 
 
 def capacity_doubts(answer: CapacityAnswer) -> tuple[str, ...]:
-    """Why runs may be too short to tell, by variant."""
-    return tuple(f"{row.label}: {doubt}" for row in answer.rows if row.sustained is not None for doubt in row.sustained.doubts)
+    """Why runs may be too short to tell: each reason once, with the variants that it holds for."""
+    simulated = [row for row in answer.rows if row.sustained is not None]
+    reasons: dict[str, list[str]] = {}
+    for row in simulated:
+        for doubt in () if row.sustained is None else row.sustained.doubts:
+            reasons.setdefault(doubt, []).append(row.label)
+    everywhere = len(simulated) if len(simulated) > 1 else 0
+    return tuple(
+        f"{'every variant' if len(labels) == everywhere else '; '.join(labels)}: {doubt}" for doubt, labels in reasons.items()
+    )
 
 
 def settings_server(answer: CapacityAnswer) -> Server | None:
