@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
@@ -31,6 +32,24 @@ def _smaller(first: float, second: float) -> float:
 
 def _looked_up(function: Callable[[Any], Any], number: Any) -> Any:
     return function(number)
+
+
+# Python reads at most 200 nested parentheses.
+_DEEPEST = 40
+
+
+class _Remembered(dict[Any, Any]):
+    """What a function gave for each number it was asked for. Replays ask for the same few thousand over and over."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[[Any], Any]):
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, number: Any) -> Any:
+        found = self[number] = self._function(number)
+        return found
 
 
 # How each operation is written for numbers and for arrays.
@@ -126,25 +145,45 @@ class Tape:
 @lru_cache(maxsize=512)
 def _compiled(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], constants: int) -> Any:
     """A function of a tape's constants that gives its replays. Tapes that differ in nothing else share it."""
-
-    def name(place: int) -> str:
-        return f"v{place}" if place >= 0 else f"c{-1 - place}"
-
+    taken = ", ".join(map(_name, range(inputs)))
+    first, (in_first,) = _written(inputs, steps, answer[:1], 0)
     source = [f"def replays({', '.join(f'c{index}' for index in range(constants))}):"]
-    taken = ", ".join(map(name, range(inputs)))
     for form, function in enumerate(("of_numbers", "of_arrays")):
-        done = [
-            f"        v{place} = {_OPERATIONS[operation][form].format(*map(name, operands))}"
-            for place, (operation, operands) in enumerate(steps, inputs)
-        ]
-        source += [f"    def {function}({taken}):", *done]
-        source.append(f"        return ({''.join(f'{name(place)}, ' for place in answer)})")
-        if function == "of_numbers":
-            source += ["    def first_of_each(lists):", "      found = []", f"      for {taken}, in lists:", *done]
-            source += [f"        found.append({name(answer[0])})", "      return found"]
+        done, results = _written(inputs, steps, answer, form)
+        source += [f"  def {function}({taken}):", *done, f"      return ({''.join(f'{result}, ' for result in results)})"]
+    source += ["  def first_of_each(lists):", "    found = []", f"    for {taken}, in lists:", *first]
+    source += [f"      found.append({in_first})", "    return found"]
     names: dict[str, Any] = {"sqrt": math.sqrt, "root": np.sqrt, "maximum": np.maximum, "minimum": np.minimum, "each": _of_each}
-    exec("\n".join([*source, "    return of_numbers, of_arrays, first_of_each"]), names)
+    exec("\n".join([*source, "  return of_numbers, of_arrays, first_of_each"]), names)
     return names["replays"]
+
+
+def _name(place: int) -> str:
+    return f"v{place}" if place >= 0 else f"c{-1 - place}"
+
+
+def _written(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], form: int) -> tuple[list[str], list[str]]:
+    """Lines that do the steps that `answer` needs, and what it then is. What one other step alone wants is written into that,
+    which spares naming it."""
+    wanted = Counter(answer)
+    for place in range(inputs + len(steps) - 1, inputs - 1, -1):
+        if wanted[place]:
+            operation, operands = steps[place - inputs]
+            wanted.update(operands)
+            if operation in (_larger, _smaller):
+                wanted.update(operands)  # which numbers' form writes twice
+    ends, lines = set(answer), list[str]()
+    inline: dict[int, tuple[str, int]] = {}  # by place: the expression, and how deep its parentheses are
+    for place, (operation, operands) in enumerate(steps, inputs):
+        if not wanted[place]:
+            continue
+        written = [inline.pop(operand, (_name(operand), 0)) for operand in operands]
+        expression, depth = _OPERATIONS[operation][form].format(*[text for text, _ in written]), 1 + max(d for _, d in written)
+        if wanted[place] == 1 and place not in ends and depth < _DEEPEST:
+            inline[place] = f"({expression})", depth
+        else:
+            lines.append(f"      {_name(place)} = {expression}")
+    return lines, [_name(place) for place in answer]
 
 
 def _of_each(function: Callable[[Any], Any], numbers: Any) -> Any:
@@ -174,8 +213,10 @@ def root_of_squares(first: float, second: float) -> float:
 
 
 def looked_up(function: Callable[[Any], float], number: float) -> float:
-    """function(number), also of a number that is not known yet: a replay then asks the function."""
-    return cast(float, number.tape.do(_looked_up, function, number)) if isinstance(number, Traced) else function(number)
+    """function(number), also of a number that is not known yet: a replay then asks the function, once for each number."""
+    if isinstance(number, Traced):
+        return cast(float, number.tape.do(_looked_up, _Remembered(function).__getitem__, number))
+    return function(number)
 
 
 def added(numbers: Iterable[float]) -> float:
