@@ -136,10 +136,13 @@ class Tape:
         return self._constants.setdefault(operand, -1 - len(self._constants))
 
     def replay(self, results: Sequence[Any]) -> Replay:
-        """These results as a function of the inputs; numbers among them are constants."""
+        """These results as a function of the inputs; numbers among them are constants. The tape is used up: its numbers know it,
+        and it forgets them, so that no reference cycle is left."""
         answer = tuple([self._place(result) for result in results])
         constants = [constant.item() if isinstance(constant, np.generic) else constant for constant in self._constants]
-        return Replay(*_compiled(len(self.inputs), tuple(self._steps), answer, len(constants))(*constants))
+        compiled = _compiled(len(self.inputs), tuple(self._steps), answer, len(constants))
+        self.inputs, self._steps = [], {}
+        return Replay(*compiled(*constants))
 
 
 @lru_cache(maxsize=512)
