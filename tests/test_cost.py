@@ -733,8 +733,8 @@ def test_all_reduce_brings_its_own_doubt():
 def test_a_measured_plain_step_narrows_the_interval_and_as_predicted_moves_nothing():
     pricer = UncertainPricer(eagle3(engine=find_engine("generic")))
     base = pricer.base.round(3, 1, 512)
-    shift, std = pricer.given_plain_step(base.plain_step_s, 3, 1, 512)
-    assert shift == 0
+    r, std = pricer.given_plain_step(base.plain_step_s, 3, 1, 512)
+    assert r == base.r
     assert std.up < pricer.spread(3, 1, 512).up
 
 
@@ -742,8 +742,8 @@ def test_a_slower_plain_step_than_modelled_lowers_r():
     """The extra time is mostly the plain step's own overhead, against which a round's extra cost weighs less."""
     pricer = UncertainPricer(eagle3(engine=find_engine("generic")))
     base = pricer.base.round(3, 1, 512)
-    shift, _ = pricer.given_plain_step(1.3 * base.plain_step_s, 3, 1, 512)
-    assert shift < 0
+    r, _ = pricer.given_plain_step(1.3 * base.plain_step_s, 3, 1, 512)
+    assert r < base.r
 
 
 # ---------------------------------------------------------------------------------------------------------------- memory
