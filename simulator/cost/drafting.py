@@ -105,20 +105,19 @@ def _sequential(drafter: Drafter, gamma: int, sequences: int, context: float) ->
     fusion_s = passes.fusion_s(round(sequences * first_rows))
     # EAGLE-3 fuses three states of the target once; EAGLE and MTP join embedding and state before every pass.
     again_s = 0.0 if drafter.method == "eagle3" else passes.fusion_s(sequences * width)
-    first_s, first_wait_s = _apart(first, passes)
-    later_s, later_wait_s = _apart(later, passes)
-    terms = _terms(drafter, first_s + fusion_s, first.bound, (count - 1) * (later_s + again_s), later.bound, count)
     if passes.captured:
-        return terms
-    return [*terms, CostTerm(LAUNCH_WAIT, first_wait_s + (count - 1) * later_wait_s, "host")]
+        wait = []
+    else:
+        (first, first_wait_s), (later, later_wait_s) = _apart(first), _apart(later)
+        wait = [CostTerm(LAUNCH_WAIT, first_wait_s + (count - 1) * later_wait_s, "host")]
+    first_s, later_s = first.seconds + fusion_s, (count - 1) * (later.seconds + again_s)
+    return _terms(drafter, first_s, first.bound, later_s, later.bound, count) + wait
 
 
-def _apart(cost: PassCost, passes: ForwardCost) -> tuple[float, float]:
-    """A pass's seconds without what the device waits for launches, and that wait where only this model has no graph."""
-    if passes.captured:
-        return cost.seconds, 0.0
+def _apart(cost: PassCost) -> tuple[PassCost, float]:
+    """A pass without what the device waits for launches, and that wait."""
     waits = [term.seconds for term in cost.terms if term.name == "launch_wait"]
-    return added([term.seconds for term in cost.terms if term.name != "launch_wait"]), added(waits)
+    return PassCost(tuple(term for term in cost.terms if term.name != "launch_wait")), added(waits)
 
 
 def _itself(drafter: Drafter, gamma: int, sequences: int, context: float) -> list[CostTerm]:
