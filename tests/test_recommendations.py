@@ -6,8 +6,10 @@ import re
 from dataclasses import replace
 
 import pytest
+import yaml
 
 from simulator import explain, simulate
+from simulator.__main__ import main
 from simulator.questions.capacity import capacity
 from simulator.questions.comparison import compare
 from simulator.questions.schedule import schedule
@@ -91,7 +93,7 @@ def test_each_says_what_it_is_best_for_and_which_of_them_decides(ran):
     said = best_for_run(ran, ran.best)
     assert said == headline(ran)[-1]
     assert re.match(
-        r"Best at [\d.]+ requests per second, \d+ % of what a plain server finishes: γ = \d, of γ = 1, 2, 3, 4 and 5", said
+        r"Best at [\d.]+ requests per second \(\d+ % of what a plain server finishes\): γ = \d, of γ = 1, 2, 3, 4 and 5", said
     )
     assert "what capacity names" in said
     answer = capacity(chat(), repetitions=1)
@@ -110,3 +112,24 @@ def test_where_speculation_loses_none_is_best():
     lost = simulate(chat(acceptance={"acceptance_rate": 0.0}))
     assert lost.best.verdict == "lose"
     assert "no speculation" in best_for_run(lost, lost.best)
+
+
+@pytest.mark.parametrize(
+    ("speculation", "expected"),
+    [
+        (
+            {"method": "eagle3", "num_speculative_tokens": 3},
+            "no setting for EAGLE-3 will follow: method eagle3 must name its drafter",
+        ),
+        ({"method": "none"}, "no speculation is asked for"),
+        ({"method": "ngram", "num_speculative_tokens": 3}, ""),
+    ],
+)
+def test_what_the_answer_of_capacity_will_lack_is_said_before_it_is_searched_for(speculation, expected, tmp_path, capsys):
+    drafts = speculation["method"] != "none"
+    data = {**BASE, "speculation": speculation, "acceptance": {"acceptance_rate": 0.5} if drafts else None}
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump({key: value for key, value in data.items() if value is not None}))
+    assert main(["capacity", str(path), "--repetitions", "1"]) == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert expected in first if expected else first.startswith("simulating")

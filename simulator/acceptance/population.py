@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -76,13 +78,19 @@ class MixtureAcceptance(AcceptanceLaw):
 
     def path(self, request_id: int, output_tokens: int, seed: int, *, prompt_tokens: int = 0) -> AcceptancePath:
         drawn = request_stream(seed, b"acceptance-law", request_id).random()
-        chosen = int(np.searchsorted(np.cumsum(self.weights)[:-1], drawn, side="right"))
+        chosen = bisect_right(_upper_shares(self.weights), drawn)
         return self.laws[chosen].path(request_id, output_tokens, seed, prompt_tokens=prompt_tokens)
 
     def _over_rounds(self, num_speculative_tokens: int) -> tuple[float, Rates]:
         shares = np.array([law.proposal_share(num_speculative_tokens) for law in self.laws])
         survival = np.array([survival_from_conditional(law.conditional_rates(num_speculative_tokens)) for law in self.laws])
         return over_rounds(np.asarray(self.weights), shares, survival)
+
+
+@lru_cache(_REMEMBERED_SPREADS)
+def _upper_shares(weights: tuple[float, ...]) -> list[float]:
+    """Where the share of each law ends and the next begins; the last ends at 1, which is not listed."""
+    return list(accumulate(weights))[:-1]
 
 
 def equal_mixture(laws: Sequence[AcceptanceLaw], note: str = "") -> MixtureAcceptance:

@@ -38,6 +38,9 @@ FINALISTS = 4
 NEAR = 0.95
 # About as many rates as a search looks at.
 EVALUATIONS = 18
+# Requests with short answers are quick to simulate, and more are drawn than the scenario states: rounds that one run may take,
+# and rounds that are as much work as all the rest of a request.
+ROUNDS, REST_ROUNDS = 25_000, 5
 # Fewer requests of differing lengths are no sample of a workload.
 FEWEST_REQUESTS = 50
 PLAIN = "no speculation"
@@ -117,8 +120,8 @@ def capacity(
     """
     planning = planning or scenario.file.planning
     _check(scenario, planning)
-    streams = _streams(scenario, repetitions)
     own = scenario.requests()
+    streams = _streams(scenario, repetitions, own)
     own_rate = (len(own) - 1) / (own[-1].arrival_s - own[0].arrival_s)
     warnings = [*scenario.remarks, *_too_few(own), *_of_kinds(scenario, planning)]
     variants = [(PLAIN, Server.of(scenario)), *speculative_servers(scenario, warnings)]
@@ -138,7 +141,16 @@ def capacity(
     demand = planning.demand(own_rate)
     planned = tuple(_with_fleet(row, server, planning, demand, output) for row, (_, server) in zip(rows, variants, strict=True))
     return CapacityAnswer(
-        scenario, planning, planned, own_rate, demand, prompt, output, len(own), len(streams), tuple(dict.fromkeys(warnings))
+        scenario,
+        planning,
+        planned,
+        own_rate,
+        demand,
+        prompt,
+        output,
+        len(streams[0]),
+        len(streams),
+        tuple(dict.fromkeys(warnings)),
     )
 
 
@@ -169,11 +181,15 @@ def _of_kinds(scenario: Scenario, planning: PlanningSpec) -> Iterator[str]:
         yield "J/token takes devices that compute prompts to be as busy as those that decode"
 
 
-def _streams(scenario: Scenario, repetitions: int) -> list[tuple[Request, ...]]:
-    """Independent repetitions of the workload at unit rate. A recorded trace is one: again it would be the same requests, and
-    agreement with itself no sign of certainty."""
+def _streams(scenario: Scenario, repetitions: int, own: Sequence[Request]) -> list[tuple[Request, ...]]:
+    """Independent repetitions of the workload at unit rate, of as many requests as it states and more where answers are short:
+    waits of an almost saturated server, or of its slowest hundredth, need many. A recorded trace is one, as it is: again it
+    would be the same requests, and agreement with itself no sign of certainty."""
     workload, seed = scenario.file.workload, scenario.file.seed
     times = 1 if isinstance(scenario.source, RequestTrace) else repetitions
+    if not isinstance(scenario.source, RequestTrace):
+        affordable = int(ROUNDS / (REST_ROUNDS + sum(request.output_tokens for request in own) / len(own)))
+        workload = workload.model_copy(update={"num_requests": max(len(own), affordable)})
     drawn = [requests_of(workload, (seed + index) % 2**32, scenario.source) for index in range(times)]
     return [unit_stream(requests, index * len(requests)) for index, requests in enumerate(drawn)]
 

@@ -25,13 +25,13 @@ def best_for_run(result: SimulationResult, taken: Comparison) -> str:
     """The traffic for which the verdict's way to draft is best, and among which."""
     scenario, share = result.scenario, result.plain.offered_share
     closed = scenario.file.workload.arrivals.users is not None
-    filled = "" if closed or math.isinf(share) else f", {100 * share:.0f} % of what a plain server finishes"
+    filled = "" if closed or math.isinf(share) else f" ({100 * share:.0f} % of what a plain server finishes)"
     traffic, ways = f"{traffic_in_words(scenario)}{filled}", ways_compared(scenario)
-    if taken.verdict == "lose":
+    if taken.gain.value < 1:
         return f"Best at {traffic}: no speculation. {ELSEWHERE}"
     if len(ways) == 1:
-        others = "; schedule tries every γ" if scenario.gammas else ""
-        return f"At {traffic} {ways[0]} was all that was asked about{others}. {ELSEWHERE}"
+        others = "schedule tries every γ, " if scenario.gammas else ""
+        return f"Asked about {ways[0]} alone, at {traffic}: {others}capacity says what filled copies carry."
     return f"Best at {traffic}: {_without_end(taken.variant.label)}, of {ways_in_words(ways)}. {ELSEWHERE}"
 
 
@@ -40,10 +40,11 @@ def best_for_capacity(answer: CapacityAnswer) -> list[str]:
     top = answer.drafting
     if top is None:
         return []
-    ways = ways_compared(answer.scenario) if top.verdict != "lose" else []
+    ways = ways_compared(answer.scenario) if top is answer.best else []
     named = _without_end(top.label) if ways else "no speculation"
     best = f"Best for filled copies: {named}{f', of {ways_in_words(ways)}' if len(ways) > 1 else ''}."
-    load = 1.0 if top.fleet is None else top.fleet.load
+    fleet = None if answer.best is None else answer.best.fleet
+    load = 1.0 if fleet is None else fleet.load
     at = f"This demand fills them to {100 * load:.0f} %"
     return [f"{best} {at}: set {'it; at less traffic ' if load >= FILLED else ''}what run names."]
 

@@ -12,8 +12,9 @@ from simulator.printed_numbers import significant, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
 from simulator.questions.sustained import LoadPoint
 from simulator.reports.best_for import best_for_capacity, tie_in_words
-from simulator.reports.exports import exports_of
+from simulator.reports.exports import exports_of, no_setting
 from simulator.reports.summary import SCHEMA_VERSION, csv_text, ending, plain_data
+from simulator.scenario import Scenario
 from simulator.simulation import Server
 
 NOTHING = "–"
@@ -34,6 +35,14 @@ def capacity_sentences(answer: CapacityAnswer) -> tuple[str, ...]:
         "the same requests for every variant; warm-up left out; 80 % intervals by batch means."
     )
     return (*found, f"Limited by {limited}{within}.", *_tie(answer), *best_for_capacity(answer), method)
+
+
+def before_the_search(scenario: Scenario) -> list[str]:
+    """What the answer will lack, known before it is searched for."""
+    if not scenario.deployment.speculative:
+        return ["no speculation is asked for: only the rate without it is searched for, and no setting can follow"]
+    reasons = {method: no_setting(one) for method, one in scenario.methods}
+    return [f"no setting for {method} will follow: {reason}" for method, reason in reasons.items() if reason]
 
 
 def _verdict(answer: CapacityAnswer) -> str:
