@@ -194,7 +194,7 @@ def test_questions_about_one_method_say_which(tmp_path, capsys):
     path.write_text(yaml.safe_dump({**BASE, "workload": few, "alternatives": [NGRAM]}))
     for command in (["explain", str(path), "--batch", "8"], ["break-even", str(path)]):
         assert main(command) == 0
-        assert "about EAGLE-3 alone: run, capacity and sweep compare the alternatives too" in " ".join(
+        assert "about EAGLE-3 alone: run, capacity, sweep and the map of break-even compare the alternatives too" in " ".join(
             capsys.readouterr().out.split()
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from simulator.__main__ import main
 from simulator.cost.spread import Estimate
 from simulator.planning import PlanningSpec
 from simulator.questions.capacity import CapacityAnswer, capacity
-from simulator.questions.sustained import Sustained, at_rate, unit_stream
+from simulator.questions.sustained import Sustained, at_rate, likeness, unit_stream
 from simulator.reports.capacity import capacity_doubts, capacity_notes, capacity_sentences, capacity_tables
 from simulator.scenario import Scenario, scenario_of
 from simulator.simulation import Server, saturation_of
@@ -57,31 +58,71 @@ def plain(level: dict | None, **changes) -> float:
 # ------------------------------------------------------------------------------------------------------- closed forms
 
 
-def md1_within(sojourn_s: float, rate_per_s: float, service_s: float) -> float:
-    """P(sojourn ≤ t) of M/D/1 (Erlang 1909)."""
-    waited_s = sojourn_s - service_s
+def md1_waits_within(services: float, load: float) -> float:
+    """P(wait ≤ so many service times) of M/D/1 at a load (Erlang 1909)."""
     terms = [
-        math.exp(rate_per_s * left) * (-rate_per_s * left) ** k / math.factorial(k)
-        for k in range(math.floor(waited_s / service_s) + 1)
-        for left in [waited_s - k * service_s]
+        math.exp(load * left) * (-load * left) ** k / math.factorial(k)
+        for k in range(math.floor(services) + 1)
+        for left in [services - k]
     ]
-    return (1 - rate_per_s * service_s) * sum(terms)
+    return (1 - load) * sum(terms)
 
 
-@pytest.mark.parametrize(("percentile", "times"), [(90, 3.5), (50, 1.5)])
-def test_one_prompt_at_a_time_carries_what_md1_says(percentile, times):
-    """Prompts of one length, answers of one token, one at a time: the sojourn time is that of M/D/1."""
+def one_at_a_time(
+    prompt: int, output: int, requests: int, level: Callable[[float, float], dict[str, float]]
+) -> tuple[Sustained, float]:
+    """(what is sustained, seconds of one service) where prompts and answers have one length each and are served one by one.
+    level: of the seconds to a lone request's first token and its last."""
     served = {
-        "lengths": {"prompt": 2000, "output": 1},
-        "num_requests": 4_000,
+        "lengths": {"prompt": prompt, "output": output},
+        "num_requests": requests,
         "arrivals": {"process": "poisson", "rate_per_s": 1.0},
     }
-    one = scenario(speculation=None, acceptance=None, service_level=None, workload=served, limits={"max_num_seqs": 1})
-    service_s = Server.of(one).pricer.price((), ((2000, 0),), 1).seconds
-    level = {f"e2e_p{percentile}_s": times * service_s}
-    found = plain(level, workload=served, limits={"max_num_seqs": 1})
-    exact = brentq(lambda r: md1_within(times * service_s, r, service_s) - percentile / 100, 0.05 / service_s, 0.99 / service_s)
-    assert found == pytest.approx(exact, rel=0.02)
+    asked = {"speculation": None, "acceptance": None, "workload": served, "limits": {"max_num_seqs": 1}}
+    one = scenario(**asked, service_level=None)
+    alone = Server.of(one).run(one.requests()[:1]).records[0]
+    found = capacity(scenario(**asked, service_level=level(alone.ttft_s, alone.e2e_latency_s)), repetitions=2).plain.sustained
+    return found, alone.e2e_latency_s
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "metric", "percentile", "services"),
+    [(2000, 1, "e2e", 50, 0.5), (12000, 1, "e2e", 90, 5.0), (300, 6, "ttft", 95, 3.0)],
+)
+def test_one_request_at_a_time_carries_what_md1_says(prompt, output, metric, percentile, services):
+    """Services of equal length, one at a time, in order: waits are those of M/D/1, and what follows them is certain. A scenario
+    of few requests suffices: they are short, and more are drawn."""
+
+    def level(first_s, all_s):
+        return {f"{metric}_p{percentile}_s": {"ttft": first_s, "e2e": all_s}[metric] + services * all_s}
+
+    found, service_s = one_at_a_time(prompt, output, 400, level)
+    load = brentq(lambda r: md1_waits_within(services, r) - percentile / 100, 0.05, 0.99)
+    assert found.rate.value * service_s == pytest.approx(load, rel=0.02)
+    assert found.rate.low * service_s <= load <= found.rate.high * service_s
+    assert not found.doubts
+
+
+def test_near_saturation_a_run_is_too_short_to_tell_and_its_interval_knows():
+    """A queue at 97 % of saturation settles over a thousand requests and more: what the run saw of it says little."""
+    found, service_s = one_at_a_time(500, 100, 100, lambda _, all_s: {"e2e_p90_s": 41 * all_s})
+    load = brentq(lambda r: md1_waits_within(40.0, r) - 0.9, 0.5, 0.995)
+    assert load > 0.96
+    assert found.rate.low * service_s < 0.9 * load
+    assert found.rate.high * service_s > load
+    assert any("a queue settles over more requests" in doubt for doubt in found.doubts)
+
+
+def test_batches_that_are_alike_say_less_of_the_share():
+    """Exceedances in one long burst: the error by batch means alone would be that of independent batches."""
+    rng = np.random.default_rng([3, *b"alike"])
+    noise, slow = rng.random(40), np.convolve(rng.normal(size=45), np.ones(6), "valid")
+    ordered = np.sort(slow)
+    together, apart = [ordered[:20], ordered[20:]], [*np.array_split(rng.permutation(slow), 2)]
+    assert likeness(together) > 0.7
+    assert likeness(apart) < 0.4
+    assert likeness([noise[:20], noise[20:]]) < 0.4
+    assert likeness([np.zeros(10)]) == 0.0
 
 
 def test_without_a_service_level_the_limit_is_saturation():

@@ -20,14 +20,20 @@ from simulator.plots.colour import READABLE, contrast, ink_on, on_dark, readable
 from simulator.plots.inline import InlineFigure, colour_rules, inline
 from simulator.plots.rounds import _BLUES, _GREYS, _ORANGES
 from simulator.plots.style import new_figure, note
+from simulator.questions.break_even import break_even
+from simulator.questions.capacity import capacity
 from simulator.questions.explanation import explain
-from simulator.reports.files import write_explanation, write_run
+from simulator.questions.method_map import method_map
+from simulator.questions.schedule import schedule
+from simulator.reports.files import write_break_even, write_capacity, write_explanation, write_run, write_schedule
 from simulator.reports.html import html, style
 from simulator.reports.markdown import markdown
 from simulator.reports.page import Bullets, Code, Fact, Figure, Heading, Page, Section, Table, Text, Verdict
 from simulator.scenario import scenario_of
 from simulator.simulation import simulate
 from simulator.spec import parse_yaml
+from tests.test_alternatives import NGRAM
+from tests.test_alternatives import scenario as method_scenario
 from tests.test_reports import WITHOUT_LEVEL as SCENARIO
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -149,7 +155,7 @@ def test_whatever_a_page_holds_is_escaped() -> None:
 def test_same_figure_same_bytes_and_title_and_reading_are_the_pages_text() -> None:
     first, second = drawn(), drawn()
     assert first == second
-    assert (first.title, first.reading) == ("Found: <1>", 'How to "read" it & so on')
+    assert (first.title, first.reading, first.source) == ("Found: <1>", 'How to "read" it & so on', "Scenario chat")
     assert "Found" not in first.svg
 
 
@@ -228,6 +234,41 @@ f.onload = () => {{
 }}</script>"""
 
 
+KINDS = ("run", "break-even", "capacity", "schedule", "explain")
+NARROW = """<!DOCTYPE html>{frames}<pre id="o"></pre><script>
+onload = () => {{
+  const found = {{}};
+  for (const frame of document.querySelectorAll("iframe")) {{
+    const page = frame.contentDocument, width = frame.clientWidth;
+    const over = [...page.body.querySelectorAll("*")].filter(
+      (each) => !each.closest(".scroll, pre") && each.getBoundingClientRect().right > width + 1);
+    const cut = [...page.querySelectorAll("caption, figcaption, .reading, .facts div")].filter(
+      (each) => each.scrollWidth > each.clientWidth + 1 || each.getBoundingClientRect().width > width);
+    found[frame.id] = {{wide: page.documentElement.scrollWidth, over: over.length, cut: cut.length,
+      ground: getComputedStyle(page.body).backgroundColor, figures: page.querySelectorAll("figure").length}};
+  }}
+  o.textContent = "FOUND" + JSON.stringify(found) + "END";
+}}</script>"""
+
+
+@pytest.fixture(scope="module")
+def pages(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of every kind, as KIND.html; the run's has the map of methods as well."""
+    out = tmp_path_factory.mktemp("pages")
+    few = parse_yaml(SCENARIO, "chat.yaml")
+    few.data["workload"]["num_requests"] = 40
+    chat = scenario_of(few)
+    several = method_scenario([NGRAM])
+    write_break_even(break_even(several.alone()), out / "break-even", method_map(several))
+    write_capacity(capacity(chat, repetitions=1), out / "capacity")
+    write_schedule(schedule(chat, held_out=2), out / "schedule")
+    write_explanation(explain(chat, batch=4), "chat", out / "explain")
+    shutil.copytree(folder, out / "run")
+    for kind in KINDS:
+        shutil.copy(out / kind / "report.html", out / f"{kind}.html")
+    return out
+
+
 def opened(folder: Path, width: int, dark: bool, scratch: Path, page: str = FRAME) -> tuple[dict[str, Any], list[str]]:
     """(what the browser found, its console messages) of report.html in a frame of this width."""
     assert BROWSER is not None
@@ -266,6 +307,39 @@ def test_a_browser_renders_it_without_a_request_an_error_or_a_sideways_scroll(
     colours = themes()["dark" if dark else "light"]
     shown = {"#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", found[name])) for name in ("ground", "ink")}
     assert shown == {colours["ground"], colours["ink"]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_page_has_headings_in_order_and_words_for_its_figures(pages: Path, kind: str) -> None:
+    text = (pages / f"{kind}.html").read_text(encoding="utf-8")
+    reader = Reader(text)
+    levels = [int(tag[1]) for tag, _ in reader.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert all(picture["role"] == "img" and len(picture["aria-label"]) > 20 for picture in reader.attributes("svg"))
+    figures = re.findall(r"<figure.*?</figure>", text, flags=re.DOTALL)
+    assert figures
+    assert all("Source: " in figure for figure in figures)
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_no_kind_of_page_overflows_a_phone(pages: Path, tmp_path: Path, dark: bool) -> None:
+    """400 px wide: whatever is wider scrolls in a box of its own, and captions and facts wrap."""
+    frames = "".join(
+        f'<iframe id="{kind}" src="{kind}.html" width="400" height="2000" frameborder="0"></iframe>' for kind in KINDS
+    )
+    for kind in KINDS:
+        shutil.copy(pages / f"{kind}.html", tmp_path)
+    found, console = opened(pages / "run", 400, dark, tmp_path, NARROW.replace("{frames}", frames))
+    assert not console
+    assert set(found) == set(KINDS)
+    ground = themes()["dark" if dark else "light"]["ground"]
+    for kind, each in found.items():
+        assert each["wide"] <= 400, kind
+        assert (each["over"], each["cut"]) == (0, 0), kind
+        assert each["figures"] > 0, kind
+        assert "#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", each["ground"])) == ground
 
 
 @needs_browser

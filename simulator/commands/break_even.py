@@ -12,33 +12,44 @@ from simulator.spec import SpecError
 
 if TYPE_CHECKING:
     from simulator.questions.break_even import BreakEven
+    from simulator.questions.method_map import MethodMap
 
 
 def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False) -> None:
     """The acceptance that speculation needs, against batch, for γ = 1..8 and trees; and the best by batch and context."""
     from simulator.questions import break_even as question
+    from simulator.questions.method_map import method_map
     from simulator.reports.files import write_break_even
+    from simulator.reports.method_map import method_map_summary
     from simulator.reports.summary import break_even_summary
     from simulator.scenario import load_scenario
 
-    loaded = load_scenario(scenario).alone()
+    whole = load_scenario(scenario)
+    loaded = whole.alone()
     if not loaded.deployment.speculative:
         raise SpecError([loaded.document.problem(("speculation",), "must be given: break-even is about a method")])
-    answer = question.break_even(loaded)
+    answer, methods = question.break_even(loaded), method_map(whole)
     if out is not None:
-        write_break_even(answer, out)
+        write_break_even(answer, out, methods)
     if as_json:
-        print_json(break_even_summary(answer))
+        best = {} if methods is None else {"best_method": method_map_summary(methods)}
+        print_json(break_even_summary(answer) | best)
         return
-    _print_break_even(console_of_stdout(), answer)
+    _print_break_even(console_of_stdout(), answer, methods)
     if out is not None:
         console_of_stdout().print(f"Report, table and figures: {out}")
 
 
-def _print_break_even(console: Console, answer: BreakEven) -> None:
+def _print_break_even(console: Console, answer: BreakEven, methods: MethodMap | None) -> None:
+    from simulator.reports.method_map import method_map_caption, method_map_sentence, method_map_table
     from simulator.reports.tables import break_even_sentence, break_even_tables
 
     print_sentence(console, break_even_sentence(answer), "bold")
     console.print()
     print_titled_tables(console, break_even_tables(answer))
+    if methods is not None:
+        header, rows = method_map_table(methods)
+        print_titled_tables(console, [(method_map_caption(methods), header, rows)])
+        print_sentence(console, method_map_sentence(methods))
+        console.print()
     print_notes(console, [], answer.warnings)

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 from simulator.cost.tape import known, larger, root_of_squares, smaller
 from simulator.hardware import Coefficients, Hardware
-from simulator.serving_engine import RowLaw
+from simulator.serving_engine import RowLaw, computed_rows
 
 Bound = Literal["memory", "compute", "latency", "network", "host"]
 ATTENTION_TILE_ROWS = 64
@@ -78,15 +78,14 @@ def gemms(
     weight_bytes = (row_law.weight_reads(rows) if row_law is not None else 1.0) * weight_bytes_per_element
     flops_per_s = rates.flops_per_s if row_law is None else row_law.arithmetic(rows) * rates.flops_per_s
     factor = 1.0 if rates.row_factors is None or row_law is not None else rates.row_factors.at(rows)
-    units = hardware.profile.compute_units
+    tile, units = rates.tile_rows, hardware.profile.compute_units
+    padded = computed_rows(rows, tile) if row_law is None else row_law.computed_rows(rows, tile)
     total_s, by_bound = 0.0, {}  # type: float, dict[Bound, float]
     for n, k, count in matrices:
         memory_s = (weight_bytes * n * k + 2.0 * rows * (n + k)) / rates.bandwidth_bytes_per_s
-        tile = rates.tile_rows
         if rates.least_tile_rows > 0:
-            tile = tile_rows_for(rows, n, tile, rates.least_tile_rows, units)
-        # Small batches run in small tiles, whose padding never shows behind the weight stream.
-        padded = math.ceil(rows / tile) * tile if rows > tile else rows
+            tile = tile_rows_for(rows, n, rates.tile_rows, rates.least_tile_rows, units)
+            padded = computed_rows(rows, tile) if row_law is None else row_law.computed_rows(rows, tile)
         compute_s = 2.0 * padded * n * (k + rates.fill_k) / flops_per_s
         if rates.wave_power > 0:
             compute_s *= wave_stretch(rows, n, tile, units) ** rates.wave_power

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from simulator.plots.break_even import best_gamma_map, break_even_figure, chains
 from simulator.plots.break_even_length import break_even_length_figure
 from simulator.plots.inline import InlineFigure, inline
+from simulator.plots.method_map import method_map_figure
 from simulator.plots.rates import load_curve_figure
 from simulator.plots.rounds import explained_round_figure, round_figure, speedup_figure
 from simulator.plots.style import save_all
@@ -17,6 +18,7 @@ from simulator.plots.traffic import latency_figure, load_figure
 from simulator.questions.break_even import BreakEven
 from simulator.questions.explanation import Explanation
 from simulator.questions.load_curve import LoadCurve
+from simulator.questions.method_map import MethodMap
 from simulator.questions.sensitivity import Sensitivity
 from simulator.simulation import SimulationResult
 
@@ -47,6 +49,12 @@ def break_even_figures(answer: BreakEven) -> Iterator[tuple[str, Figure]]:
         yield "break_even_length", break_even_length_figure(answer)
     if answer.best:
         yield "best_gamma", best_gamma_map(answer)
+
+
+def method_map_figures(answer: MethodMap | None) -> Iterator[tuple[str, Figure]]:
+    """(name, figure) of the best method by batch and context, where methods are compared."""
+    if answer is not None:
+        yield "best_method", method_map_figure(answer)
 
 
 def explanation_figures(answer: Explanation) -> Iterator[tuple[str, Figure]]:

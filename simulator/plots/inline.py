@@ -24,10 +24,12 @@ _HEX = re.compile(r"#[0-9a-fA-F]{6}\b")
 
 @dataclass(frozen=True)
 class InlineFigure:
-    """A figure as a page shows it. title: its finding; reading: how to read it; colours: those it uses, lower case."""
+    """A figure as a page shows it. title: its finding; reading: how to read it; source: of what it
+    shows; colours: those it uses, lower case."""
 
     title: str
     reading: str
+    source: str
     svg: str
     colours: frozenset[str]
 
@@ -57,8 +59,8 @@ def inline(figure: Figure, name: str, alt: str) -> InlineFigure:
     body = re.sub(r'xlink:href="#', f'href="#{name}-', body)
     body = _HEX.sub(variable, body)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {box[0]} role="img" aria-label="{escape(alt)}"'
-    reading = label.rpartition("\n")[0]
-    return InlineFigure(" ".join(title.split()), reading, f"{head}>{body}", frozenset(colours))
+    reading, _, source = label.rpartition("\n")
+    return InlineFigure(" ".join(title.split()), reading, source, f"{head}>{body}", frozenset(colours))
 
 
 def colour_rules(figures: list[InlineFigure]) -> tuple[str, str]:

@@ -15,13 +15,20 @@ from itertools import count
 from simulator.cost.spread import Z80, Estimate
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.cost.unmeasured import unmeasured_note
-from simulator.draft_policy import PolicySpec
-from simulator.draft_tree import Tree
 from simulator.planning import Copy, Fleet, PlanningSpec
 from simulator.questions.mean_load import MeanLoad, mean_load
 from simulator.questions.sustained import RateSearch, Sustained, unit_stream
 from simulator.scenario import Scenario
-from simulator.simulation import Progress, Server, Verdict, saturation_of, speculative_servers, verdict_of
+from simulator.simulation import (
+    Progress,
+    Server,
+    Verdict,
+    at_worse_end,
+    chosen,
+    saturation_of,
+    speculative_servers,
+    verdict_of,
+)
 from simulator.spec import SpecError
 from simulator.workload import Request, RequestTrace, requests_of
 
@@ -31,6 +38,9 @@ FINALISTS = 4
 NEAR = 0.95
 # About as many rates as a search looks at.
 EVALUATIONS = 18
+# Requests with short answers are quick to simulate, and more are drawn than the scenario states: rounds that one run may take,
+# and rounds that are as much work as all the rest of a request.
+ROUNDS, REST_ROUNDS = 25_000, 5
 # Fewer requests of differing lengths are no sample of a workload.
 FEWEST_REQUESTS = 50
 PLAIN = "no speculation"
@@ -50,11 +60,6 @@ class CapacityRow:
     gain: Estimate | None = None
     verdict: Verdict | None = None
     fleet: Fleet | None = None
-
-    @property
-    def drafted(self) -> tuple[str, Tree, PolicySpec]:
-        """Method, shape and policy: what rows at the two ends of an acceptance band have in common."""
-        return self.server.method, self.server.shape, self.server.policy
 
     @property
     def rate_per_s(self) -> float | None:
@@ -87,15 +92,12 @@ class CapacityAnswer:
 
     @property
     def drafting(self) -> CapacityRow | None:
-        """Of the ways to draft that carries most; of one with open acceptance the end of the band that carries less counts. None
-        where none sustains any rate."""
-        worst: dict[object, CapacityRow] = {}
-        for row in self.rows[1:]:
-            kept = worst.setdefault(row.drafted, row)
-            if (row.rate_per_s or 0.0) < (kept.rate_per_s or 0.0):
-                worst[row.drafted] = row
-        found = [row for row in worst.values() if row.rate_per_s is not None]
-        return max(found, key=lambda row: row.rate_per_s or 0.0, default=None)
+        """The way to draft to take: of those within 3 % of the most the one of fewest rows, as `simulation.chosen` has it; of one
+        with open acceptance the end of the band that carries less counts. None where none sustains any rate."""
+        simulated = [row for row in self.rows[1:] if row.sustained is not None]
+        worst = at_worse_end(simulated, lambda row: row.server.drafting, lambda row: row.rate_per_s or 0.0)
+        found, plain = [row for row in worst if row.rate_per_s is not None], self.plain.rate_per_s
+        return chosen(found, lambda row: (row.rate_per_s or 0.0) / (plain or 1e-9), lambda row: row.server.shape.nodes)
 
     @property
     def best(self) -> CapacityRow | None:
@@ -118,8 +120,8 @@ def capacity(
     """
     planning = planning or scenario.file.planning
     _check(scenario, planning)
-    streams = _streams(scenario, repetitions)
     own = scenario.requests()
+    streams = _streams(scenario, repetitions, own)
     own_rate = (len(own) - 1) / (own[-1].arrival_s - own[0].arrival_s)
     warnings = [*scenario.remarks, *_too_few(own), *_of_kinds(scenario, planning)]
     variants = [(PLAIN, Server.of(scenario)), *speculative_servers(scenario, warnings)]
@@ -139,7 +141,16 @@ def capacity(
     demand = planning.demand(own_rate)
     planned = tuple(_with_fleet(row, server, planning, demand, output) for row, (_, server) in zip(rows, variants, strict=True))
     return CapacityAnswer(
-        scenario, planning, planned, own_rate, demand, prompt, output, len(own), len(streams), tuple(dict.fromkeys(warnings))
+        scenario,
+        planning,
+        planned,
+        own_rate,
+        demand,
+        prompt,
+        output,
+        len(streams[0]),
+        len(streams),
+        tuple(dict.fromkeys(warnings)),
     )
 
 
@@ -170,11 +181,15 @@ def _of_kinds(scenario: Scenario, planning: PlanningSpec) -> Iterator[str]:
         yield "J/token takes devices that compute prompts to be as busy as those that decode"
 
 
-def _streams(scenario: Scenario, repetitions: int) -> list[tuple[Request, ...]]:
-    """Independent repetitions of the workload at unit rate. A recorded trace is one: again it would be the same requests, and
-    agreement with itself no sign of certainty."""
+def _streams(scenario: Scenario, repetitions: int, own: Sequence[Request]) -> list[tuple[Request, ...]]:
+    """Independent repetitions of the workload at unit rate, of as many requests as it states and more where answers are short:
+    waits of an almost saturated server, or of its slowest hundredth, need many. A recorded trace is one, as it is: again it
+    would be the same requests, and agreement with itself no sign of certainty."""
     workload, seed = scenario.file.workload, scenario.file.seed
     times = 1 if isinstance(scenario.source, RequestTrace) else repetitions
+    if not isinstance(scenario.source, RequestTrace):
+        affordable = int(ROUNDS / (REST_ROUNDS + sum(request.output_tokens for request in own) / len(own)))
+        workload = workload.model_copy(update={"num_requests": max(len(own), affordable)})
     drawn = [requests_of(workload, (seed + index) % 2**32, scenario.source) for index in range(times)]
     return [unit_stream(requests, index * len(requests)) for index, requests in enumerate(drawn)]
 
@@ -196,7 +211,7 @@ def _finalists(analytic: Sequence[MeanLoad | None], servers: Sequence[Server], f
     near = [index for index in ranked if rates[index] >= NEAR * rates[ranked[0]] > 0]
     first = {servers[index].method: index for index in reversed(ranked)}
     chosen = {*ranked[:finalists], *near[: 2 * finalists], *first.values()}
-    drafted = [(server.method, server.shape, server.policy) for server in servers]
+    drafted = [server.drafting for server in servers]
     return {0} | {index for index in rates if drafted[index] in {drafted[other] for other in chosen}}
 
 

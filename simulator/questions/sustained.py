@@ -3,8 +3,10 @@
 Arrivals are one stream at a mean rate of one a second, compressed to the rate in question; lengths and acceptance belong to the
 request. Every rate and every variant thus sees the same requests in the same order, so that differences are not chance. Rates
 lie on one grid (steps of 0.5 %). A rate is sustained where, over all repetitions together, the share of requests above each
-limit is at most what its percentile allows; how sure that share is, means of consecutive requests say (batch means). A rate
-above what the saturated server finishes is never sustained, however short the run.
+limit is at most what its percentile allows; how sure that share is, means of consecutive requests say (batch means, and how
+alike neighbours among them are). A rate above what the saturated server finishes is never sustained, however short the run. Near
+saturation queues settle slowly, and a run that starts empty sees too little of them: no rate is surely sustained at which a run
+lasts too few relaxation times of its queue.
 """
 
 from __future__ import annotations
@@ -29,8 +31,12 @@ STEP = 1.005
 BRACKET, BRACKETS = 4.0, 4
 # Batches of consecutive requests in each repetition.
 BATCHES = 10
+# A run whose batches are more alike than this says nothing at all of its own error.
+MOST_ALIKE = 0.9
 # Fewest requests above a percentile on which the percentile may rest, and fewest mean latencies that a run must last.
 FEWEST_ABOVE, FEWEST_LATENCIES = 10, 5
+# Fewest relaxation times of the queue that a repetition must last.
+FEWEST_RELAXATIONS = 10
 # Widest interval, high over low end, of a rate that counts as known.
 WIDEST_RATE = 1.2
 # Ends of the interval are searched no farther than this factor from the rate, and to within so many steps of the grid.
@@ -217,10 +223,20 @@ class RateSearch:
             low = self._bisect(low, found, lambda point: point.surely(z), END_STEPS)
         if high > found and not self._point(high).surely(-z):
             high = min(self._bisect(found, high, lambda point: point.surely(-z), END_STEPS) + END_STEPS, high)
+        low = min(low, math.floor(math.log(self.settled_per_s) / math.log(STEP)))
         spread = math.exp(Z80 * self.saturation_log_std) if high == top else 1.0
         return Estimate(STEP**found, STEP ** min(low, found) / (spread if found == top else 1.0), STEP**high * spread)
 
     # ------------------------------------------------------------------------------------------------------------ runs
+
+    @cached_property
+    def settled_per_s(self) -> float:
+        """The highest rate at which a repetition is long enough for its queue: `FEWEST_RELAXATIONS` relaxation times, each of
+        2 (ρ / (1 - ρ))² c² requests for a load of ρ and gaps between arrivals of squared coefficient of variation c² (reflected
+        Brownian motion, Abate and Whitt 1987, service taken as even)."""
+        gaps = np.concatenate([np.diff([request.arrival_s for request in stream]) for stream in self.streams])
+        longest = min(map(len, self.streams)) / FEWEST_RELAXATIONS
+        return self.saturation_per_s / (1 + math.sqrt(2 * float(np.var(gaps) / np.mean(gaps) ** 2) / longest))
 
     @cached_property
     def limits(self) -> tuple[Limit, ...]:
@@ -285,6 +301,12 @@ class RateSearch:
                 f"too short to tell: a run of {significant(point.window_s)} s is less than {FEWEST_LATENCIES} mean end-to-end "
                 f"latencies of {significant(latency_s)} s, so that queues have not settled"
             )
+        if rate.value > self.settled_per_s:
+            load = point.rate_per_s / self.saturation_per_s
+            found.append(
+                f"too short to tell: at {100 * load:.0f} % of saturation a queue settles over more requests than the "
+                f"{min(map(len, self.streams)):,} of a run; below {significant(self.settled_per_s)} requests per second it does"
+            )
         if rate.high > WIDEST_RATE * rate.low:
             found.append(f"too short to tell closely: the interval spans more than a factor of {WIDEST_RATE:g}")
         return found
@@ -306,10 +328,26 @@ def _with_given_up(result: ServingResult, measured: RequestRecords) -> RequestRe
 
 
 def _share_of(measured: Sequence[RequestRecords], flags: Callable[[RequestRecords], Flags]) -> tuple[float, float, int]:
-    """(share of the requests that are flagged or given up, its standard error by batch means, requests)."""
+    """(share of the requests that are flagged or given up, its standard error by batch means, requests).
+
+    Neighbours in a queue fare alike, in batches too: the error is that of a first-order autoregression of the batch means.
+    """
     found = [flags(records) | ~np.isnan(records.column("cancelled_s")) for records in measured]
     count = sum(map(len, found))
     share = float(sum(int(each.sum()) for each in found) / max(count, 1))
-    means = [float(batch.mean()) for each in found for batch in np.array_split(each, BATCHES) if len(batch)]
-    error = float(np.std(means, ddof=1) / math.sqrt(len(means))) if len(means) > 1 else math.inf
-    return share, error, count
+    runs = [np.array([batch.mean() for batch in np.array_split(each, BATCHES) if len(batch)]) for each in found]
+    means = np.concatenate(runs)
+    if len(means) < 2:
+        return share, math.inf, count
+    error = float(np.std(means, ddof=1) / math.sqrt(len(means)))
+    return share, error * math.sqrt((1 + (alike := likeness(runs))) / (1 - alike)), count
+
+
+def likeness(runs: Sequence[NDArray[np.float64]]) -> float:
+    """First autocorrelation of the batch means of all repetitions, from 0 to `MOST_ALIKE`."""
+    mean = np.concatenate(runs).mean()
+    square = sum(float(((each - mean) ** 2).sum()) for each in runs)
+    product = sum(float(((each[1:] - mean) * (each[:-1] - mean)).sum()) for each in runs)
+    pairs = sum(max(len(each) - 1, 0) for each in runs)
+    found = product / pairs / (square / sum(map(len, runs))) if square > 0 and pairs else 0.0
+    return min(max(found, 0.0), MOST_ALIKE)

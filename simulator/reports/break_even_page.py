@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from simulator.plots.words import acceptance_source, speculation_name
 from simulator.printed_numbers import significant, times
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
+from simulator.questions.method_map import MethodMap
+from simulator.reports.method_map import method_map_blocks
 from simulator.reports.page import Fact, Page, Section, Table, Text, Tone, Verdict
 from simulator.reports.run_page import BEST_GAMMA, BREAK_EVEN, BREAK_EVEN_LENGTH
 from simulator.reports.sources import closing_sections, closing_words
 from simulator.reports.tables import break_even_sentence, break_even_tables, rows_asked_for
 
 
-def break_even_page(answer: BreakEven) -> Page:
-    """α* against batch for every γ, τ* for every tree, one table per context."""
+def break_even_page(answer: BreakEven, methods: MethodMap | None = None) -> Page:
+    """α* against batch for every γ, τ* for every tree, one table per context. methods: the best by batch and context."""
     scenario = answer.scenario
     trees = any(point.tree is not None for point in answer.points)
     reading = (
@@ -25,6 +27,7 @@ def break_even_page(answer: BreakEven) -> Page:
     tables = [Table.of(header, rows, title) for title, header, rows in break_even_tables(answer)]
     sections = (
         Section("What it takes", (BREAK_EVEN, BREAK_EVEN_LENGTH, BEST_GAMMA)),
+        *(() if methods is None else (Section("Best method by batch and context", method_map_blocks(methods)),)),
         Section("Break-even tables", (Text(reading), *tables)),
         *closing_sections(scenario, answer.warnings),
     )

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from simulator.plots.break_even import schedule_figure
-from simulator.plots.figures import break_even_figures, drawn_into, explanation_figures, run_figures
+from simulator.plots.figures import break_even_figures, drawn_into, explanation_figures, method_map_figures, run_figures
 from simulator.plots.rates import rates_figure
 from simulator.questions.break_even import BreakEven, break_even
 from simulator.questions.capacity import CapacityAnswer
 from simulator.questions.explanation import Explanation
 from simulator.questions.load_curve import load_curve
+from simulator.questions.method_map import MethodMap, method_map
 from simulator.questions.schedule import ScheduleAnswer
 from simulator.questions.sensitivity import Sensitivity, sensitivity
 from simulator.reports.break_even_page import break_even_page
@@ -28,6 +29,7 @@ from simulator.reports.explanation_page import explanation_page
 from simulator.reports.exports import exports_of
 from simulator.reports.html import html
 from simulator.reports.markdown import markdown
+from simulator.reports.method_map import method_map_csv, method_map_summary
 from simulator.reports.page import Figure as PageFigure
 from simulator.reports.page import Page
 from simulator.reports.run_page import run_page
@@ -51,12 +53,16 @@ def write_run(result: SimulationResult, directory: str | Path) -> tuple[Path, ..
     """
     chosen = subject(result)
     answer = None if chosen is None else break_even(chosen.variant.scenario)
+    methods = method_map(result.scenario)
     moved, curve = _moved(result), load_curve(result)
 
     def fill(folder: Path) -> None:
-        figures = chain(run_figures(result, moved, curve), () if answer is None else break_even_figures(answer))
-        write_page(folder, run_page(result, moved), figures)
+        figures = chain(
+            run_figures(result, moved, curve), () if answer is None else break_even_figures(answer), method_map_figures(methods)
+        )
+        write_page(folder, run_page(result, moved, methods), figures)
         write_text(folder / "summary.json", to_json(run_summary(result)))
+        _write_methods(folder, methods)
         _write_records(folder / "records.parquet", result)
         if answer is not None and answer.points:
             write_text(folder / "break_even.csv", break_even_csv(answer))
@@ -64,12 +70,16 @@ def write_run(result: SimulationResult, directory: str | Path) -> tuple[Path, ..
     return replace_files(Path(directory), fill)
 
 
-def write_break_even(answer: BreakEven, directory: str | Path) -> tuple[Path, ...]:
-    """The answer to the break-even question as a page, break_even.json, .csv and figures; otherwise as `write_run`."""
+def write_break_even(answer: BreakEven, directory: str | Path, methods: MethodMap | None = None) -> tuple[Path, ...]:
+    """The answer to the break-even question as a page, break_even.json, .csv and figures; otherwise as `write_run`.
+
+    methods: the best of several by batch and context.
+    """
 
     def fill(folder: Path) -> None:
-        write_page(folder, break_even_page(answer), break_even_figures(answer))
+        write_page(folder, break_even_page(answer, methods), chain(break_even_figures(answer), method_map_figures(methods)))
         write_text(folder / "break_even.json", to_json(break_even_summary(answer)))
+        _write_methods(folder, methods)
         write_text(folder / "break_even.csv", break_even_csv(answer))
 
     return replace_files(Path(directory), fill)
@@ -114,6 +124,13 @@ def write_explanation(answer: Explanation, name: str, directory: str | Path) -> 
         write_text(folder / "explanation.json", to_json(explanation_summary(answer)))
 
     return replace_files(Path(directory), fill)
+
+
+def _write_methods(folder: Path, methods: MethodMap | None) -> None:
+    """best_method.json and .csv, where methods are compared."""
+    if methods is not None:
+        write_text(folder / "best_method.json", to_json(method_map_summary(methods)))
+        write_text(folder / "best_method.csv", method_map_csv(methods))
 
 
 def _moved(result: SimulationResult) -> Sensitivity | None:

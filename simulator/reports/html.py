@@ -59,7 +59,12 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     found.globals["kind_of"] = lambda block: type(block).__name__
-    found.filters |= {"rich": _rich, "slug": _slug, "first_upper": lambda text: text[:1].upper() + text[1:]}
+    found.filters |= {
+        "rich": _rich,
+        "breakable": _breakable,
+        "slug": _slug,
+        "first_upper": lambda text: text[:1].upper() + text[1:],
+    }
     return found
 
 
@@ -69,6 +74,13 @@ def _rich(text: str) -> str:
 
     joined = re.sub(r"(?<=[γτRα*]) = (?=\d)|(?<=\d) (?=%)", lambda space: space[0].replace(" ", "\u00a0"), text)
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(joined))))
+
+
+def _breakable(text: object) -> str:
+    """Escaped text that may break after the underscores of a long name."""
+    from markupsafe import Markup
+
+    return Markup(str(text).replace("_", "_<wbr>"))
 
 
 def _slug(title: str) -> str:

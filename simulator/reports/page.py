@@ -11,6 +11,8 @@ from typing import Literal
 
 from simulator.cost.spread import Estimate
 
+# A cell longer than this is read as text.
+SENTENCE = 32
 Tone = Literal["good", "bad", "unsure", "neutral"]
 
 
@@ -69,6 +71,11 @@ class Table:
         """Which columns hold numbers, and stand to the right."""
         columns = zip(self.header, *self.rows, strict=True)
         return tuple(bool(self.rows) and all(_is_number(cell) for cell in column[1:]) for column in columns)
+
+    @property
+    def prose(self) -> tuple[bool, ...]:
+        """Which columns hold sentences, and need room."""
+        return tuple(any(len(cell) > SENTENCE for cell in column) for column in zip(self.header, *self.rows, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from simulator.cost.spread import Estimate
 from simulator.plots.words import drafting_name, interval, is_known, short_name, speculation_name
 from simulator.printed_numbers import milliseconds, significant, times
+from simulator.questions.method_map import MethodMap
 from simulator.questions.sensitivity import Sensitivity
 from simulator.reports.exports import settings_blocks
+from simulator.reports.method_map import method_map_blocks
 from simulator.reports.page import Block, Bullets, Fact, Figure, Page, Section, Table, Text, Tone, Verdict
 from simulator.reports.sensitivity import sensitivity_sentences
 from simulator.reports.sources import closing_sections, closing_words
@@ -39,8 +41,8 @@ BREAK_EVEN_LENGTH = Figure(
 BEST_GAMMA = Figure("best_gamma", "Best number of speculative tokens over batch and context")
 
 
-def run_page(result: SimulationResult, moved: Sensitivity | None = None) -> Page:
-    """The report of a run. moved: what moves its verdict."""
+def run_page(result: SimulationResult, moved: Sensitivity | None = None, methods: MethodMap | None = None) -> Page:
+    """The report of a run. moved: what moves its verdict; methods: the best of them by batch and context."""
     scenario, chosen = result.scenario, subject(result)
     outcome, tone = OUTCOMES[answer(result)]
     verdict = Verdict(outcome, tone, headline(result)) if chosen is None else _verdict(result, chosen)
@@ -49,6 +51,7 @@ def run_page(result: SimulationResult, moved: Sensitivity | None = None) -> Page
         sections.insert(0, Section("Settings to use", tuple(_settings(result, chosen))))
         sections += [
             Section("Why", (Bullets(tuple(_reasons(chosen))), ROUND, SPEEDUP, *_moved(moved))),
+            *_best_methods(methods),
             Section("Where it turns", (BREAK_EVEN, BREAK_EVEN_LENGTH, BEST_GAMMA)),
         ]
     sections += [Section("Under load", (BY_RATE, LATENCY, LOAD)), *closing_sections(scenario, result.warnings)]
@@ -85,6 +88,11 @@ def _facts(chosen: Comparison) -> Iterator[Fact]:
         yield Fact(f"{chosen.break_even_acceptance_rate:.2f}", "break-even acceptance rate, α*", f"at batch {chosen.batch}")
     yield Fact(times(chosen.e2e.value), "end-to-end latency", f"{interval(chosen.e2e)}, above 1 is shorter")
     yield Fact(times(chosen.capacity.value), "capacity when saturated", interval(chosen.capacity))
+
+
+def _best_methods(methods: MethodMap | None) -> Iterator[Section]:
+    if methods is not None:
+        yield Section("Best method by batch and context", method_map_blocks(methods))
 
 
 def _moved(moved: Sensitivity | None) -> Iterator[Block]:

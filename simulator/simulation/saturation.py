@@ -160,7 +160,8 @@ def _overloaded(
     start_s, end_s = float(ends[len(ends) // 2]), float(admitted_s.max())
     if ((start_s < ends) & (ends <= end_s)).sum() < len(ends) / 5:
         start_s, end_s = 0.0, float(ends[-1])
-    spans = np.histogram(ends, np.linspace(start_s, end_s, SATURATION_SPANS + 1))[0]
+    # What ends as the time begins was work of before.
+    spans = np.histogram(ends[ends > start_s], np.linspace(start_s, end_s, SATURATION_SPANS + 1))[0]
     window = Window(start_s, end_s, result.records[:0], "")
     share = load_in(result, window).prefill_share
     if result.prefill_replicas and load_in(result, window, prefill=True).busy_fraction > FULL:
