@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 import signal
 import sys
 from os.path import basename
 
 # As the program itself: Ctrl-C while the libraries load ends it without a traceback; `main` hands it to Python again. Hardly any
 # object is in a reference cycle: searching for them as often as Python does, and once more at the end, takes a fifth of the time
-# of a short command.
+# of a short command. What is installed beside it must not change how files are checked, nor is it looked for.
 if __name__ == "__main__" or basename(sys.argv[0]) == "specsim":
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    gc.set_threshold(50_000)
+    gc.set_threshold(200_000)
     atexit.register(gc.freeze)
-import os
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -68,16 +69,21 @@ VERBS: dict[str, Callable[..., None]] = {
     "list": list_known,
     "schema": schema,
 }
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
-for _verb, _command in VERBS.items():
-    app.command(_verb)(_command)
 # The class of all mistakes in flags and arguments; typer exports only one of its children.
 USAGE_ERROR: type[Any] = typer.BadParameter.__bases__[0]
 
 
-@app.callback()
 def specsim() -> None:
     """Does speculative decoding win on your hardware, models and traffic? By how much, and with which settings?"""
+
+
+def _program(first: str) -> Any:
+    """The command line with the verb that is asked for first, else with all of them: reading the flags of each takes time."""
+    app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.callback()(specsim)
+    for verb in [first] if first in VERBS else VERBS:
+        app.command(verb)(VERBS[verb])
+    return typer.main.get_command(app)
 
 
 def _clean_up_on_signals() -> None:
@@ -96,10 +102,11 @@ def _terminated(number: int, frame: object) -> None:  # noqa: ARG001
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. A user's mistake is one clear message, never a traceback."""
-    command = typer.main.get_command(app)
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    program = _program(arguments[0] if arguments else "")
     _clean_up_on_signals()
     try:
-        code = command.main(args=None if arguments is None else list(arguments), prog_name="specsim", standalone_mode=False)
+        code = program.main(args=arguments, prog_name="specsim", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
         return code if isinstance(code, int) else 0

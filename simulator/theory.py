@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-_BISECTIONS = 80
+# Of a number in double precision, with room for what is rounded off in between.
+_RESOLUTION = 4e-16
 
 
 def mean_acceptance_length(acceptance_rate: float, num_speculative_tokens: int) -> float:
@@ -131,18 +132,37 @@ def mg1_mean_wait_s(arrival_rate_per_s: float, service_s: float, service_second_
 
 
 def increasing_root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where an increasing function crosses zero in [low, high], by bisection; the nearer end where it does not."""
-    if function(low) >= 0:
+    """Where an increasing function crosses zero in [low, high], to the last bits; the nearer end where it does not.
+
+    By inverse quadratic interpolation while that halves the bracket quickly, by bisection elsewhere: Chandrupatla, "A new hybrid
+    quadratic/bisection algorithm for finding the zero of a nonlinear function without using derivatives", 1997. It asks some ten
+    times where bisection alone asks eighty times.
+    """
+    at_low, at_high = function(low), function(high)
+    if at_low >= 0:
         return low
-    if function(high) <= 0:
+    if at_high <= 0:
         return high
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        if function(middle) < 0:
-            low = middle
+    (newest, f_newest), (other, f_other), share = (high, at_high), (low, at_low), 0.5
+    while True:
+        root = newest if abs(f_newest) < abs(f_other) else other
+        least = _RESOLUTION * abs(root) / abs(other - newest)
+        if least > 0.5:
+            return root
+        between = newest + min(max(share, least), 1 - least) * (other - newest)
+        value = function(between)
+        if value == 0 or between in (newest, other):
+            return between
+        if (value < 0) == (f_newest < 0):
+            before, f_before = newest, f_newest
         else:
-            high = middle
-    return (low + high) / 2
+            (before, f_before), (other, f_other) = (other, f_other), (newest, f_newest)
+        newest, f_newest = between, value
+        place, height = (newest - other) / (before - other), (f_newest - f_other) / (f_before - f_other)
+        share = 0.5
+        if height**2 < place and (1 - height) ** 2 < 1 - place:
+            share = f_newest / (f_other - f_newest) * f_before / (f_other - f_before)
+            share += (before - newest) / (other - newest) * f_newest / (f_before - f_newest) * f_other / (f_before - f_other)
 
 
 @lru_cache

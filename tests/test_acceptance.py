@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
+from scipy.special import betaincinv
 
 from simulator import resources
 from simulator.acceptance import (
@@ -45,6 +46,7 @@ from simulator.acceptance import (
     survival_from_curve,
     write_trace_file,
 )
+from simulator.acceptance.beta import beta_quantiles
 from simulator.acceptance.rates import Rates, decayed, extended, held, nearest_concave
 from simulator.acceptance.streams import UniformStream
 from simulator.spec import SpecError, check, parse_yaml
@@ -414,6 +416,13 @@ def test_a_spread_over_requests_keeps_tokens_per_round_at_every_gamma() -> None:
         spread_over_requests(law, 0.45)
     with pytest.raises(ValueError, match="must be smaller"):
         spread_over_requests(PerPositionAcceptance((0.5, 0.99)), 0.35)
+
+
+@pytest.mark.parametrize("a", [0.02, 0.7, 2.0, 60.0, 1e4, 1e7])
+@pytest.mark.parametrize("b", [0.1, 0.3, 5.0, 1e3, 3e5])
+def test_beta_quantiles_are_those_of_the_library(a: float, b: float) -> None:
+    probabilities = np.concatenate(([1e-9, 1e-5], (np.arange(32) + 0.5) / 32, [1 - 1e-5]))
+    assert beta_quantiles(a, b, probabilities) == pytest.approx(betaincinv(a, b, probabilities), rel=1e-9, abs=1e-12)
 
 
 # ----------------------------------------------------------------------------------------------- conversions and extension

@@ -301,7 +301,7 @@ def test_a_head_built_from_its_target_has_the_size_of_the_published_one(head: Mo
     same = (head.hidden_size, head.num_key_value_heads) == (target.hidden_size, target.num_key_value_heads)
     loose = target.is_moe or target.has_recurrent_state or not same
     exact = head.family in ("mtp", "medusa", "hydra")
-    assert built.parameter_count == pytest.approx(head.parameter_count, rel=1e-3 if exact else 0.45 if loose else 0.02)
+    assert built.parameter_count == pytest.approx(head.parameter_count, rel=1e-3 if exact else 0.55 if loose else 0.02)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=name_of)

@@ -122,7 +122,8 @@ def test_run_and_predict_import_no_library_that_other_verbs_need(small):
         "3",
         "--json",
     ]
-    for arguments in (["run", str(small), "--json"], predict):
+    spread = "scenarios/quickstart.yaml"  # requests that differ in acceptance
+    for arguments in (["run", str(small), "--json"], ["run", spread, "--json"], predict):
         heavy = {"torch", "pandas", "matplotlib", "pyarrow", "numba", "scipy", "jinja2", "joblib"}
         assert not imported_by(arguments) & heavy
 

@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from simulator.__main__ import app
+from simulator.__main__ import main
 from simulator.cost import drafting
 from simulator.hardware import HardwareOverride, find_hardware, override
 from simulator.prediction import resolving
@@ -34,12 +33,17 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_the_new_device_is_priced_by_the_command_shown(device: Path) -> None:
-    program, *arguments = blocks("Adding a device is one file", "sh")[0].split()
+def predicted_r(command: list[str], capsys: pytest.CaptureFixture[str]) -> float:
+    """R as the command says it."""
+    program, *arguments = command
     assert program == "specsim"
-    done = CliRunner().invoke(app, [*arguments, "--json"])
-    assert done.exit_code == 0, done.output
-    assert '"r"' in done.stdout
+    code, said = main([*arguments, "--json"]), capsys.readouterr()
+    assert code == 0, said.err
+    return float(json.loads(said.out)["r"])
+
+
+def test_the_new_device_is_priced_by_the_command_shown(device: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predicted_r(blocks("Adding a device is one file", "sh")[0].split(), capsys) > 1
 
 
 def test_what_the_text_says_of_the_new_device_holds(device: Path) -> None:
@@ -64,26 +68,24 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_the_new_model_is_priced_by_the_command_shown(model: Path) -> None:
-    done = CliRunner().invoke(app, [*blocks("Adding a model is one entry", "sh")[0].split()[1:], "--json"])
-    assert done.exit_code == 0, done.output
-    assert '"r"' in done.stdout
+def test_the_new_model_is_priced_by_the_command_shown(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predicted_r(blocks("Adding a model is one entry", "sh")[0].split(), capsys) > 1
 
 
 def test_what_the_text_says_of_the_new_model_holds(model: Path) -> None:
     exec(compile(blocks("Adding a model is one entry", "python")[0], str(model), "exec"), {})
 
 
-def test_the_new_method_is_priced_by_the_command_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_new_method_is_priced_by_the_command_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The text's two edits, undone afterwards: its function, and the name as `Method` would hold it."""
     section = "Adding a drafting method is two edits"
     monkeypatch.setitem(drafting.METHODS, "pairs", drafting.METHODS["draft_model"])
     monkeypatch.setattr(resolving, "METHODS", (*resolving.METHODS, "pairs"))
     exec(compile(blocks(section, "python")[0], "docs/extending.md", "exec"), {})
-    command = blocks(section, "sh")[0].split()[1:]
-    r = {}
-    for method in ("pairs", "draft_model"):
-        done = CliRunner().invoke(app, [*(method if word == "pairs" else word for word in command), "--json"])
-        assert done.exit_code == 0, done.output
-        r[method] = json.loads(done.stdout)["r"]
-    assert r["pairs"] < r["draft_model"], "half the passes cost less than all of them"
+    command = blocks(section, "sh")[0].split()
+    pairs, one_by_one = (
+        predicted_r([method if word == "pairs" else word for word in command], capsys) for method in ("pairs", "draft_model")
+    )
+    assert pairs < one_by_one, "half the passes cost less than all of them"

@@ -95,7 +95,7 @@ def d4() -> list[Run]:
 
 def d5() -> list[Run]:
     """Qwen3-8B on an Apple M5 Pro, 16.51 tokens/s plain: a draft model, and a block drafter below its trained block."""
-    point = {"hardware": "m5_pro", "engine": "mlx", "target_model": "Qwen/Qwen3-8B", "precision": "bf16"}
+    point = {"hardware": "m5_pro", "engine": "mlx_0_31", "target_model": "Qwen/Qwen3-8B", "precision": "bf16"}
     point |= {"batch": 1, "context_len": 300}
     drafters = {"draft_model": "Qwen/Qwen3-0.6B", "block": "z-lab/Qwen3-8B-DFlash-b16"}
     measured = (("draft_model", 3, 2.95, 21.53), ("block", 7, 2.62, 19.70), ("block", 5, 1.6, 12.96), ("block", 3, 1.6, 12.65))

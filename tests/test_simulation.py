@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -208,6 +209,22 @@ def test_rounds_whose_sums_do_not_tell_their_price_are_priced_one_by_one(changes
     statistics = fast.plain.result.statistics
     decoding = (readable.plain.result.steps.column("decode_sequences") > 0).sum()
     assert statistics.priced_singly == decoding > 0
+
+
+@pytest.mark.parametrize("router", ["round_robin", "least_kv"])
+def test_what_a_run_is_done_with_goes_without_a_search_for_cycles(router):
+    """Requests, their acceptance, replicas and their timelines: all but a handful of objects of the clock itself."""
+    asked = scenario(workload=workload(rate_per_s=20.0, requests=300), parallel={"data_parallel_size": 2, "router": router})
+    server = next(server for _, server in speculative_servers(asked, []))
+    server.pricer.price([(1, 0)], (), 0)
+    gc.collect()
+    gc.disable()
+    try:
+        result = server.run(asked.requests())
+        assert gc.collect() < 50
+    finally:
+        gc.enable()
+    assert len(result.records) == 300
 
 
 def test_replicas_together_are_what_each_did():

@@ -110,6 +110,36 @@ def test_impossible_values_are_refused_with_the_bound(call: Callable[[], float],
         call()
 
 
+@pytest.mark.parametrize("root", [1e-6, 0.123, 0.5, 0.9999])
+@pytest.mark.parametrize(
+    "increasing",
+    [
+        lambda x: x,
+        lambda x: x**9,
+        lambda x: x**0.1,
+        lambda x: math.exp(30 * x),
+        lambda x: math.atan(1000 * (x - 0.12)) + x,
+    ],
+)
+def test_a_root_is_found_to_the_last_bits_in_few_steps(increasing: Callable[[float], float], root: float) -> None:
+    asked = []
+
+    def function(x: float) -> float:
+        asked.append(x)
+        return increasing(x) - increasing(root)
+
+    found = theory.increasing_root(function, 0.0, 1.0)
+    assert len(asked) <= 40
+    assert function(found * (1 - 1e-14)) <= 0 <= function(found * (1 + 1e-14))
+    assert all(0 <= x <= 1 for x in asked)
+
+
+def test_a_jump_through_zero_is_its_root_and_without_a_crossing_the_nearer_end_is() -> None:
+    assert theory.increasing_root(lambda x: 1.0 if x >= 0.123 else -1e-9, 0.0, 1.0) == pytest.approx(0.123, rel=1e-14)
+    assert theory.increasing_root(lambda x: x + 1, 0.0, 1.0) == 0
+    assert theory.increasing_root(lambda x: x - 2, 0.0, 1.0) == 1
+
+
 @pytest.mark.parametrize("probability", [0.5, 0.6, 0.9, 0.975, 0.999])
 def test_quantiles_of_students_t_are_those_of_the_library(probability: float) -> None:
     for degrees in (*range(1, 40), 199, 1000):

@@ -131,19 +131,23 @@ def _starts_along(flags: Flags, begins: int | Positions, drafted: int) -> Positi
 
 
 class Texts:
-    """The texts of several requests, whose rounds are found together once those of one are asked for."""
+    """The texts of several requests, whose rounds are found together once those of one are asked for.
+
+    Their paths hold it, not it them: no reference cycle keeps a path whose request is over.
+    """
 
     def __init__(self, paths: Iterable[AcceptancePath]):
-        self._paths = [path for path in paths if path._proposals is None]
+        found_at_once = [path for path in paths if path._proposals is None]
+        self._texts = [(path._flags, path._output_tokens) for path in found_at_once]
         self._starts: dict[int, list[Positions]] = {}  # by drafts of a round
-        for place, path in enumerate(self._paths):
+        for place, path in enumerate(found_at_once):
             path._texts = self, place
 
     def round_starts(self, place: int, drafted: int) -> Positions:
         """As `AcceptancePath.round_starts` of one of them, from the first round to the end."""
         found = self._starts.get(drafted)
         if found is None:
-            flags = [path._flags(path._output_tokens, drafted) for path in self._paths]
+            flags = [flags(output_tokens, drafted) for flags, output_tokens in self._texts]
             along = iter(_each_along([text[FIRST_ROUND:] for text in flags if text.ndim == 1], drafted))
             found = [next(along) if text.ndim == 1 else _walked(text, FIRST_ROUND) for text in flags]
             self._starts[drafted] = found

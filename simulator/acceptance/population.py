@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
+from simulator.acceptance.beta import beta_quantiles
 from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, PerPositionAcceptance
 from simulator.acceptance.path import AcceptancePath, Flags
 from simulator.acceptance.rates import Rates, conditional_from_survival, survival_from_conditional
@@ -46,10 +49,8 @@ class BetaAcceptance(AcceptanceLaw):
         return law.path(request_id, output_tokens, seed, prompt_tokens=prompt_tokens)
 
     def _over_rounds(self, num_speculative_tokens: int) -> tuple[float, Rates]:
-        from scipy.special import betaincinv  # slow to load
-
         points, weights = np.polynomial.legendre.leggauss(_BETA_NODES)
-        rates = betaincinv(self.mean * self.concentration, (1 - self.mean) * self.concentration, (points + 1) / 2)
+        rates = beta_quantiles(self.mean * self.concentration, (1 - self.mean) * self.concentration, (points + 1) / 2)
         survival = rates[:, None] ** np.arange(1, num_speculative_tokens + 1)
         return over_rounds(weights / 2, np.full(len(rates), self.proposal_rate), survival)
 
@@ -77,13 +78,19 @@ class MixtureAcceptance(AcceptanceLaw):
 
     def path(self, request_id: int, output_tokens: int, seed: int, *, prompt_tokens: int = 0) -> AcceptancePath:
         drawn = request_stream(seed, b"acceptance-law", request_id).random()
-        chosen = int(np.searchsorted(np.cumsum(self.weights)[:-1], drawn, side="right"))
+        chosen = bisect_right(_upper_shares(self.weights), drawn)
         return self.laws[chosen].path(request_id, output_tokens, seed, prompt_tokens=prompt_tokens)
 
     def _over_rounds(self, num_speculative_tokens: int) -> tuple[float, Rates]:
         shares = np.array([law.proposal_share(num_speculative_tokens) for law in self.laws])
         survival = np.array([survival_from_conditional(law.conditional_rates(num_speculative_tokens)) for law in self.laws])
         return over_rounds(np.asarray(self.weights), shares, survival)
+
+
+@lru_cache(_REMEMBERED_SPREADS)
+def _upper_shares(weights: tuple[float, ...]) -> list[float]:
+    """Where the share of each law ends and the next begins; the last ends at 1, which is not listed."""
+    return list(accumulate(weights))[:-1]
 
 
 def equal_mixture(laws: Sequence[AcceptanceLaw], note: str = "") -> MixtureAcceptance:
@@ -177,10 +184,7 @@ def _class_mean(accepted: Rates, highest: float, concentration: float, target: f
 
 def _beta_classes(mean: float, concentration: float) -> Rates:
     """The middles of equally large classes of a Beta distribution."""
-    from scipy.special import betaincinv  # slow to load
-
     if not 0 < mean < 1:
         return np.full(_SPREAD_CLASSES, mean)
     middles = (np.arange(_SPREAD_CLASSES) + 0.5) / _SPREAD_CLASSES
-    classes: Rates = betaincinv(mean * concentration, (1 - mean) * concentration, middles)
-    return classes
+    return beta_quantiles(mean * concentration, (1 - mean) * concentration, middles)

@@ -6,11 +6,13 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
 from simulator.console import (
     VERDICT_STYLE,
     console_of_stdout,
+    err,
     print_json,
     print_notes,
     print_snippets,
@@ -39,6 +41,7 @@ def capacity(
     """The highest request rate within the service level, with and without speculation, and the devices for a demand."""
     from simulator.questions.capacity import capacity as answered
     from simulator.reports.capacity import (
+        before_the_search,
         capacity_doubts,
         capacity_notes,
         capacity_sentences,
@@ -54,6 +57,8 @@ def capacity(
     planning = _planning(loaded.file.planning, demand, {"head_room": head_room, "price_per_gpu_hour": price_per_gpu_hour})
     if out is not None:
         prepare_directory(out)
+    for note in before_the_search(loaded):
+        err.print(Text(f"Note: {note}"))
     with progress_bars(quiet=as_json, things="rates") as progress:
         answer = answered(loaded, planning, repetitions=repetitions, progress=progress)
     if out is not None:

@@ -16,6 +16,7 @@ from simulator.console import (
     print_sentence,
     print_table,
     print_verdict,
+    progress_bars,
 )
 from simulator.spec import Document, Problem, Spec, SpecError, check, plain_scalar
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def explain(
     ctx: typer.Context,
     scenario: Annotated[str | None, typer.Argument(help="A scenario; or give the flags of `predict` instead.")] = None,
-    gamma: Annotated[int | None, typer.Option(min=1, max=64, help="γ of a scenario that compares several.")] = None,
+    gamma: Annotated[int | None, typer.Option(min=1, max=64, help="γ to explain; of several, the one that run names.")] = None,
     hardware: Annotated[str | None, typer.Option()] = None,
     target: Annotated[str | None, typer.Option()] = None,
     method: Annotated[str | None, typer.Option()] = None,
@@ -86,7 +87,8 @@ def explain(
         tree = _tree_of(loaded, given.pop("tree_shape", None), gamma)
         asked = check(_Point, Document("", {name: plain_scalar(text) for name, text in given.items()}))
         _check_point(loaded, gamma, asked.context_len)
-        answer = explanation.explain(loaded, gamma, asked.batch, asked.context_len, tree)
+        with progress_bars(quiet=as_json or len(loaded.variants) == 1) as progress:
+            answer = explanation.explain(loaded, gamma, asked.batch, asked.context_len, tree, progress)
     else:
         answer = at_point(given, explanation.explain_point)
     if out is not None:
@@ -126,8 +128,7 @@ def _check_point(scenario: Scenario, gamma: int | None, context: int | None) -> 
 
 
 def _tree_of(scenario: Scenario, text: str | None, gamma: int | None) -> Tree | None:
-    """The tree of a scenario that `explain` is asked about; None where it is a chain, or the first of what the scenario
-    drafts."""
+    """The tree of a scenario that `explain` is asked about; None where it is a chain, or is not said."""
     from simulator.draft_tree import read_tree
 
     if gamma is not None and (text is not None or not scenario.gammas):

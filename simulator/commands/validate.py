@@ -48,7 +48,7 @@ def validate(
     page: Annotated[Path | None, typer.Option(help="Markdown page whose computed part is written anew (minutes).")] = None,
     freeze: Annotated[
         str | None,
-        typer.Option(metavar="VERSION", help="unseen: predict the second set, once and for good, as this version."),
+        typer.Option(metavar="VERSION", help="unseen: predict the set that waits for it, once and for good, as this version."),
     ] = None,
     refit: Annotated[bool, typer.Option("--refit", help="Fit the constants anew and write them over the shipped ones.")] = False,
     pairs: Annotated[
@@ -126,16 +126,16 @@ def _validate_unseen(freeze: str | None, out: Path | None, diff: Path | None, pa
 
     old = None if diff is None else accuracy.read_speedups(diff)
     if freeze is not None:
-        err.print(f"Written, once and for good: {validation.freeze_second(freeze)}")
+        err.print(f"Written, once and for good: {validation.freeze_next(freeze)}")
     first, now = unseen_runs.first_scored(), unseen_runs.scored_now()
     if page is not None:
         validation.write_unseen(page)
     parts = (
-        [*views.unseen_tables(first, now), *views.second_tables()]
+        [*views.unseen_tables(first, now), *views.later_tables()]
         if old is None
         else [tables.moved_table(accuracy.moved(now, old))]
     )
-    _tell(now, [*views.unseen_sentences(first, now), views.second_sentence()], parts, out, as_json)
+    _tell(now, [*views.unseen_sentences(first, now), *views.later_sentences()], parts, out, as_json)
 
 
 def _tell(scored: Sequence[Scored], sentences: Sequence[str], parts: Sequence[Table], out: Path | None, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -64,13 +64,19 @@ class AlikeRounds:
     prompts_finished)`: the terms that chunks add.
     """
 
-    __slots__ = ("_names", "each", "many", "one", "prompts")
-
     def __init__(self, tape: Tape, terms: Sequence[tuple[str, Any]], target_s: Any, prompts: Callable[..., NamedSeconds]):
         seconds = [seconds for _, seconds in terms]
-        self.one, self.many, self.each = tape.replay([added(seconds), target_s, *seconds])
+        self._replay = tape.replay([added(seconds), target_s, *seconds])
         self._names = [name for name, _ in terms]
-        self.prompts = prompts
+        self.one, self.prompts = self._replay.of_numbers, prompts
+
+    @property
+    def many(self) -> Callable[..., tuple[Any, ...]]:
+        return self._replay.of_arrays
+
+    @property
+    def each(self) -> Callable[[Iterable[Sequence[Any]]], list[Any]]:
+        return self._replay.first_of_each
 
     def terms(self, context: Any, windowed: Any, longest: Any) -> NamedSeconds:
         """The named parts of many rounds; those that do not depend on contexts are one number for all of them."""

@@ -66,7 +66,8 @@ class ExpertCost:
             devices = beyond.expert_devices(self.tensor_parallel_size)
             touched = busiest(touched, devices, experts.num_experts)
             rows = busiest(rows, devices)
-        weight_bytes = self.weight_bytes * (self.row_law.expert_reads(tokens) if self.row_law is not None else 1.0)
+        reads = self.row_law.expert_reads(tokens, rows / touched) if self.row_law is not None else 1.0
+        weight_bytes = self.weight_bytes * reads
         return grouped_gemm(rows, touched, self.parameters, weight_bytes, self.hardware, self.compute_dtype, self.tile_rows)
 
 

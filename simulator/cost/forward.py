@@ -163,9 +163,12 @@ class ForwardCost:
             terms.append(self.experts.term(asked, new_tokens))
         if self.recurrent_layers:
             terms.append(state_term(self.groups, self.hardware, asked))
-        if self.engine.latent_layer_overhead_s is not None:
-            latent = sum(group.count for group in self.groups if group.attention == "mla")
-            terms.append(CostTerm("unfused_kernels", latent * self.engine.latent_layer_overhead_s.value, "latency"))
+        each, latent = self.engine.layer_overhead_s.get(self.hardware.profile.vendor), self.engine.latent_layer_overhead_s
+        unfused_s = self.mixers * each.value if each is not None else 0.0
+        if latent is not None:
+            unfused_s += sum(group.count for group in self.groups if group.attention == "mla") * latent.value
+        if unfused_s > 0:
+            terms.append(CostTerm("unfused_kernels", unfused_s, "latency"))
         terms += self.exchanges.terms(rows, new_tokens - asked.rows, asked.load)
         launches_s, launch_s = self.launched_layers * engine.launch_per_layer_s.value, None
         # A number that is not known yet was large as the tape was recorded: what is captured then always is.
@@ -203,7 +206,7 @@ class ForwardCost:
         if found is None:
             n, k = self.architecture.lm_head_shape(self.tensor_parallel_size)
             head_format = FORMATS["fp32"] if self.weights == "fp32" else self.format
-            law = self.row_law if head_format.head_bits < 16 else None
+            law = self.engine.row_law(self.weights if head_format.head_bits < 16 else "bf16", self.hardware)
             dtype = (
                 "fp32"
                 if self.weights == "fp32" and "fp32" in self.hardware.profile.peak_flops_per_s

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from simulator.cost.tape import known, larger, root_of_squares, smaller
 from simulator.hardware import Coefficients, Hardware
-from simulator.serving_engine import RowLaw
+from simulator.serving_engine import RowLaw, computed_rows
 
 Bound = Literal["memory", "compute", "latency", "network", "host"]
 ATTENTION_TILE_ROWS = 64
@@ -76,8 +76,7 @@ def gemms(
     overhead_s, smoothness = rates.overhead_s, rates.smoothness
     weight_bytes = (row_law.weight_reads(rows) if row_law is not None else 1.0) * weight_bytes_per_element
     tile = rates.tile_rows
-    # Small batches run in small tiles, whose padding never shows behind the weight stream.
-    padded = math.ceil(rows / tile) * tile if rows > tile else rows
+    padded = computed_rows(rows, tile) if row_law is None else row_law.computed_rows(rows, tile)
     flops_per_s = rates.flops_per_s if row_law is None else row_law.arithmetic(rows) * rates.flops_per_s
     factor = 1.0 if rates.row_factors is None or row_law is not None else rates.row_factors.at(rows)
     total_s, by_bound = 0.0, {}  # type: float, dict[Bound, float]

@@ -13,12 +13,14 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from functools import cached_property, lru_cache
+from typing import Any, cast
 
 import numpy as np
 
 Operation = Callable[..., Any]
+_OfAll = Callable[..., tuple[Any, ...]]
+_OfEach = Callable[[Iterable[Sequence[Any]]], list[Any]]
 _Step = tuple[Operation, tuple[int, ...]]  # what is done, and the places of what it is done to
 
 
@@ -104,13 +106,26 @@ def _is(operand: object, number: int) -> bool:
     return not isinstance(operand, Traced) and operand == number
 
 
-class Replay(NamedTuple):
-    """The results of a tape as a function of its inputs: all of them numbers, or all of them arrays. `first_of_each`: the first
-    result alone for one list of inputs after another."""
+class Replay:
+    """The results of a tape as a function of its inputs. Each form is written when it is first asked for."""
 
-    of_numbers: Callable[..., tuple[Any, ...]]
-    of_arrays: Callable[..., tuple[Any, ...]]
-    first_of_each: Callable[[Iterable[Sequence[Any]]], list[Any]]
+    def __init__(self, written: _Written, constants: Sequence[Any]):
+        self._written, self._constants = written, constants
+
+    @cached_property
+    def of_numbers(self) -> _OfAll:
+        """All inputs are numbers."""
+        return self._written.of_numbers(*self._constants)
+
+    @cached_property
+    def of_arrays(self) -> _OfAll:
+        """All inputs are arrays."""
+        return self._written.of_arrays(*self._constants)
+
+    @cached_property
+    def first_of_each(self) -> _OfEach:
+        """The first result alone for one list of numbers after another."""
+        return self._written.first_of_each(*self._constants)
 
 
 class Tape:
@@ -136,33 +151,62 @@ class Tape:
         return self._constants.setdefault(operand, -1 - len(self._constants))
 
     def replay(self, results: Sequence[Any]) -> Replay:
-        """These results as a function of the inputs; numbers among them are constants."""
+        """These results as a function of the inputs; numbers among them are constants. The tape is used up: its numbers know it,
+        and it forgets them, so that no reference cycle is left."""
         answer = tuple([self._place(result) for result in results])
         constants = [constant.item() if isinstance(constant, np.generic) else constant for constant in self._constants]
-        return Replay(*_compiled(len(self.inputs), tuple(self._steps), answer, len(constants))(*constants))
+        written = _written(len(self.inputs), tuple(self._steps), answer, len(constants))
+        self.inputs, self._steps = [], {}
+        return Replay(written, constants)
 
 
-@lru_cache(maxsize=512)
-def _compiled(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], constants: int) -> Any:
-    """A function of a tape's constants that gives its replays. Tapes that differ in nothing else share it."""
-    taken = ", ".join(map(_name, range(inputs)))
-    first, (in_first,) = _written(inputs, steps, answer[:1], 0)
-    source = [f"def replays({', '.join(f'c{index}' for index in range(constants))}):"]
-    for form, function in enumerate(("of_numbers", "of_arrays")):
-        done, results = _written(inputs, steps, answer, form)
-        source += [f"  def {function}({taken}):", *done, f"      return ({''.join(f'{result}, ' for result in results)})"]
-    source += ["  def first_of_each(lists):", "    found = []", f"    for {taken}, in lists:", *first]
-    source += [f"      found.append({in_first})", "    return found"]
-    names: dict[str, Any] = {"sqrt": math.sqrt, "root": np.sqrt, "maximum": np.maximum, "minimum": np.minimum, "each": _of_each}
-    exec("\n".join([*source, "  return of_numbers, of_arrays, first_of_each"]), names)
-    return names["replays"]
+class _Written:
+    """Functions of a tape's constants that give its replays, each compiled when it is first asked for."""
+
+    def __init__(self, inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], constants: int):
+        self._inputs, self._steps, self._answer = inputs, steps, answer
+        self._taken = ", ".join(map(_name, range(inputs)))
+        self._constants = ", ".join(f"c{index}" for index in range(constants))
+
+    @cached_property
+    def of_numbers(self) -> Callable[..., _OfAll]:
+        return self._of_all(0)
+
+    @cached_property
+    def of_arrays(self) -> Callable[..., _OfAll]:
+        return self._of_all(1)
+
+    @cached_property
+    def first_of_each(self) -> Callable[..., _OfEach]:
+        done, (result,) = _lines(self._inputs, self._steps, self._answer[:1], 0)
+        within = [f"  {line}" for line in done]
+        done = ["found = []", f"for {self._taken}, in lists:", *within, f"  found.append({result})"]
+        return self._compiled("lists", done, "found")
+
+    def _of_all(self, form: int) -> Callable[..., _OfAll]:
+        done, results = _lines(self._inputs, self._steps, self._answer, form)
+        return self._compiled(self._taken, done, f"({''.join(f'{result}, ' for result in results)})")
+
+    def _compiled(self, taken: str, done: Iterable[str], result: str) -> Callable[..., Any]:
+        body = "".join(f"    {line}\n" for line in done)
+        source = f"def with_constants({self._constants}):\n  def replay({taken}):\n{body}    return {result}\n  return replay"
+        names: dict[str, Any] = {
+            "sqrt": math.sqrt, "root": np.sqrt, "maximum": np.maximum, "minimum": np.minimum, "each": _of_each,
+        }  # fmt: skip
+        exec(source, names)
+        found: Callable[..., Any] = names["with_constants"]
+        return found
+
+
+# Tapes that differ in nothing but their constants share what is written.
+_written = lru_cache(maxsize=512)(_Written)
 
 
 def _name(place: int) -> str:
     return f"v{place}" if place >= 0 else f"c{-1 - place}"
 
 
-def _written(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], form: int) -> tuple[list[str], list[str]]:
+def _lines(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], form: int) -> tuple[list[str], list[str]]:
     """Lines that do the steps that `answer` needs, and what it then is. What one other step alone wants is written into that,
     which spares naming it."""
     wanted = Counter(answer)
@@ -182,7 +226,7 @@ def _written(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], for
         if wanted[place] == 1 and place not in ends and depth < _DEEPEST:
             inline[place] = f"({expression})", depth
         else:
-            lines.append(f"      {_name(place)} = {expression}")
+            lines.append(f"{_name(place)} = {expression}")
     return lines, [_name(place) for place in answer]
 
 

@@ -200,10 +200,14 @@ def _relevant(deployment: Deployment) -> Callable[[str], bool]:
         "reserved": False,
         "prompt": False,
     }
-    draft_step = f"draft_step_overhead_s.{overhead_name(deployment.engine, deployment.method)}"
+    chosen = {
+        "draft_step_overhead_s": overhead_name(deployment.engine, deployment.method),
+        "layer_overhead_s": deployment.hardware.profile.vendor,
+    }
 
     def relevant(name: str) -> bool:
-        return name == draft_step if name.startswith("draft_step_overhead_s.") else runs.get(name.split("_")[0], True)
+        outer, _, inner = name.partition(".")
+        return inner == chosen[outer] if outer in chosen else runs.get(name.split("_")[0], True)
 
     return relevant
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from simulator.acceptance import band_for
@@ -39,6 +39,20 @@ def short_name(model: str) -> str:
     'Llama-3.1-8B-Instruct'
     """
     return model.rsplit("/", 1)[-1]
+
+
+def ways_in_words(ways: Iterable[str]) -> str:
+    """Several ways to draft in one phrase.
+
+    >>> ways_in_words(["γ = 2", "γ = 3", "γ = 5"]), ways_in_words(["γ = 5", "tree 5/4/8"])
+    ('γ = 2, 3 and 5', 'γ = 5 and tree 5/4/8')
+    """
+    first, *others = ways
+    mark = "γ = "
+    if first.startswith(mark):
+        others = [each.removeprefix(mark) if each.removeprefix(mark).isdigit() else each for each in others]
+    *before, last = first, *others
+    return f"{', '.join(before)} and {last}" if before else last
 
 
 def speculation_name(scenario: Scenario) -> str:

@@ -17,7 +17,7 @@ from simulator.draft_tree import Tree
 from simulator.questions.policy_choice import PolicyChoice, PolicyChooser
 from simulator.scenario import Scenario
 from simulator.serving import BatchingRules
-from simulator.simulation import TIE, batching_rules
+from simulator.simulation import batching_rules, chosen
 from simulator.spec import SpecError
 from simulator.workload import mean_context_tokens
 
@@ -196,8 +196,9 @@ def _best(points: list[BreakEvenPoint]) -> tuple[BestGamma, ...]:
             cells.setdefault((point.context_tokens, point.batch), []).append((point.speedup, point))
     best = []
     for (context, batch), found in sorted(cells.items()):
-        top = max(speedup for speedup, _ in found)
-        speedup, point = min(((s, p) for s, p in found if s >= (1 - TIE) * top), key=lambda pair: pair[1].shape.nodes)
+        taken = chosen(found, lambda pair: pair[0], lambda pair: pair[1].shape.nodes)
+        assert taken is not None
+        speedup, point = taken
         gamma, tree = (point.num_speculative_tokens, point.tree) if speedup > 1 else (0, None)
         best.append(BestGamma(batch, context, gamma, speedup, point.fits, tree))
     return tuple(best)

@@ -15,13 +15,20 @@ from itertools import count
 from simulator.cost.spread import Z80, Estimate
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.cost.unmeasured import unmeasured_note
-from simulator.draft_policy import PolicySpec
-from simulator.draft_tree import Tree
 from simulator.planning import Copy, Fleet, PlanningSpec
 from simulator.questions.mean_load import MeanLoad, mean_load
 from simulator.questions.sustained import RateSearch, Sustained, unit_stream
 from simulator.scenario import Scenario
-from simulator.simulation import Progress, Server, Verdict, saturation_of, speculative_servers, verdict_of
+from simulator.simulation import (
+    Progress,
+    Server,
+    Verdict,
+    at_worse_end,
+    chosen,
+    saturation_of,
+    speculative_servers,
+    verdict_of,
+)
 from simulator.spec import SpecError
 from simulator.workload import Request, RequestTrace, requests_of
 
@@ -55,11 +62,6 @@ class CapacityRow:
     fleet: Fleet | None = None
 
     @property
-    def drafted(self) -> tuple[str, Tree, PolicySpec]:
-        """Method, shape and policy: what rows at the two ends of an acceptance band have in common."""
-        return self.server.method, self.server.shape, self.server.policy
-
-    @property
     def rate_per_s(self) -> float | None:
         """The sustained rate, where one was found."""
         return None if self.sustained is None or self.sustained.rate is None else self.sustained.rate.value
@@ -90,15 +92,12 @@ class CapacityAnswer:
 
     @property
     def drafting(self) -> CapacityRow | None:
-        """Of the ways to draft that carries most; of one with open acceptance the end of the band that carries less counts. None
-        where none sustains any rate."""
-        worst: dict[object, CapacityRow] = {}
-        for row in self.rows[1:]:
-            kept = worst.setdefault(row.drafted, row)
-            if (row.rate_per_s or 0.0) < (kept.rate_per_s or 0.0):
-                worst[row.drafted] = row
-        found = [row for row in worst.values() if row.rate_per_s is not None]
-        return max(found, key=lambda row: row.rate_per_s or 0.0, default=None)
+        """The way to draft to take: of those within 3 % of the most the one of fewest rows, as `simulation.chosen` has it; of one
+        with open acceptance the end of the band that carries less counts. None where none sustains any rate."""
+        simulated = [row for row in self.rows[1:] if row.sustained is not None]
+        worst = at_worse_end(simulated, lambda row: row.server.drafting, lambda row: row.rate_per_s or 0.0)
+        found, plain = [row for row in worst if row.rate_per_s is not None], self.plain.rate_per_s
+        return chosen(found, lambda row: (row.rate_per_s or 0.0) / (plain or 1e-9), lambda row: row.server.shape.nodes)
 
     @property
     def best(self) -> CapacityRow | None:
@@ -212,7 +211,7 @@ def _finalists(analytic: Sequence[MeanLoad | None], servers: Sequence[Server], f
     near = [index for index in ranked if rates[index] >= NEAR * rates[ranked[0]] > 0]
     first = {servers[index].method: index for index in reversed(ranked)}
     chosen = {*ranked[:finalists], *near[: 2 * finalists], *first.values()}
-    drafted = [(server.method, server.shape, server.policy) for server in servers]
+    drafted = [server.drafting for server in servers]
     return {0} | {index for index in rates if drafted[index] in {drafted[other] for other in chosen}}
 
 

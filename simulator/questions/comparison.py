@@ -22,7 +22,15 @@ from simulator.number_format import FORMATS
 from simulator.prediction import verdict
 from simulator.scenario import Scenario, scenario_of
 from simulator.serving import Summary, summarise
-from simulator.simulation import Progress, Server, batching_rules, proposal_share, require_served, speculative_servers
+from simulator.simulation import (
+    Progress,
+    Server,
+    batching_rules,
+    chosen,
+    proposal_share,
+    require_served,
+    speculative_servers,
+)
 from simulator.spec import Document, Problem, SpecError, nearest
 from simulator.speculation import HEAD_FAMILIES, METHODS, MODELLESS_METHODS
 from simulator.workload import Request
@@ -49,8 +57,8 @@ class MemoryTaken:
 
 @dataclass(frozen=True)
 class Alternative:
-    """One row, at the quickest of the scenario's γ and trees. Times are seconds per output token, means over requests; two where
-    acceptance is open, at its low and high end.
+    """One row, at the one of the scenario's γ and trees that `simulation.chosen` takes. Times are seconds per output token, means
+    over requests; two where acceptance is open, at its low and high end.
     gain: time without over time with speculation, both of this alternative. unmeasured: what of it no measured run had, as
     `cost.unmeasured.Unmeasured.parts`, and remark: the same in words. problem: why it did not run, else ""."""
 
@@ -128,9 +136,11 @@ def _row(name: str, scenario: Scenario) -> Alternative:
         tried.setdefault(server.shape, []).append((server, _served(server, requests)))
     if plain.tpot_s is None or any(summary.tpot_s is None for runs in tried.values() for _, summary in runs):
         raise SpecError([Problem("", "", "no request of it has a time per token: none fits, or all have one token")])
-    shape = min(tried, key=lambda each: math.prod(_times(tried[each])))
+    before = plain.tpot_s.mean
+    shape = chosen(tried, lambda each: before / max(_times(tried[each])), lambda each: each.nodes)
+    assert shape is not None
     runs = tried[shape]
-    before, times = plain.tpot_s.mean, _times(runs)
+    times = _times(runs)
     server = runs[-1][0]
     batch = max(round(plain.load.mean_decode_sequences or 1), 1)
     context, law = plain.load.mean_context_tokens or 1.0, server.law

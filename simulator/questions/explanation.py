@@ -18,6 +18,7 @@ from simulator.prediction import MEMORY_UTILIZATION, OperatingPoint, cannot_be_s
 from simulator.questions.priced_point import PricedPoint, point_of_flags, point_of_scenario
 from simulator.questions.sensitivity import Sensitivity, sensitivity_at
 from simulator.scenario import Scenario
+from simulator.simulation import Progress
 from simulator.spec import Document
 from simulator.speculation import drafts_at_once
 from simulator.validity import doubts_at
@@ -60,7 +61,10 @@ class Flip:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The answer at one operating point. speedup, verdict and flips need an acceptance; None, "" and () without one."""
+    """The answer at one operating point. speedup, verdict and flips need an acceptance; None, "" and () without one.
+
+    among, taken: as of `PricedPoint`.
+    """
 
     deployment: Deployment
     num_speculative_tokens: int
@@ -78,6 +82,8 @@ class Explanation:
     flips: tuple[Flip, ...]
     sensitivity: Sensitivity
     warnings: tuple[str, ...]
+    among: tuple[str, ...] = ()
+    taken: str = ""
 
     @property
     def shape(self) -> Tree:
@@ -91,12 +97,15 @@ def explain(
     batch: int | None = None,
     context: int | None = None,
     tree: Tree | None = None,
+    progress: Progress | None = None,
 ) -> Explanation:
-    """Why the scenario comes out as it does, at its own mean batch and context unless given, for its first γ or tree.
+    """Why the scenario comes out as it does, at its own mean batch and context unless given; of several γ and trees for the one
+    that the verdict of its run names.
 
     The mean batch is that of its requests served without speculation. Raises ValueError without speculation.
     """
-    point, utilization = point_of_scenario(scenario, gamma, batch, context, tree), scenario.limits.gpu_memory_utilization
+    point = point_of_scenario(scenario, gamma, batch, context, tree, progress)
+    utilization = scenario.limits.gpu_memory_utilization
     asked = batch is not None or context is not None
     warnings = (*scenario.warnings, *([point.remark] if point.remark else []))
     return _explain(point, warnings, utilization, may_be_too_much=asked)
@@ -137,6 +146,8 @@ def _explain(point: PricedPoint, warnings: tuple[str, ...], utilization: float, 
             *([unserved] if unserved else []),
             *doubts_at(point.deployment, point.shape, point.batch, point.context, tau),
         ),
+        among=point.among,
+        taken=point.taken,
     )
 
 

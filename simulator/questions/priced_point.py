@@ -7,24 +7,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulator.acceptance import AcceptanceLaw
+from simulator.acceptance import AcceptanceLaw, band_for
 from simulator.acceptance.rates import Rates, survival_from_conditional
 from simulator.cost.deployment import Deployment
 from simulator.cost.round import RoundCost
 from simulator.cost.spread import Spread
 from simulator.cost.uncertainty import UncertainPricer
+from simulator.draft_policy import PolicySpec
 from simulator.draft_tree import Tree
 from simulator.prediction import OperatingPoint, resolve
 from simulator.questions.break_even import own_context
 from simulator.scenario import Scenario
-from simulator.simulation import Server, drafted_at, plain_load
+from simulator.serving import Load
+from simulator.simulation import Progress, Server, drafted_at, leading, name_of_way, plain_load
 from simulator.spec import Document
 
 
 @dataclass(frozen=True)
 class PricedPoint:
     """Where a question is asked. law_at: None where acceptance is open. extra_std: doubt of ln R from what was assumed.
-    acceptance_factor: on every conditional acceptance rate, up to 1. remark: what a policy has to do with γ."""
+    acceptance_factor: on every conditional acceptance rate, up to 1. remark: what a policy has to do with γ. among: the ways to
+    draft of a scenario that compares several, and taken: the one of them that the verdict of its run names."""
 
     deployment: Deployment
     gamma: int
@@ -34,6 +37,8 @@ class PricedPoint:
     extra_std: float = 0.0
     acceptance_factor: float = 1.0
     remark: str = ""
+    among: tuple[str, ...] = ()
+    taken: str = ""
 
     @property
     def shape(self) -> Tree:
@@ -86,16 +91,30 @@ def point_of_scenario(
     batch: int | None = None,
     context: int | None = None,
     tree: Tree | None = None,
+    progress: Progress | None = None,
 ) -> PricedPoint:
-    """The scenario's own mean batch and context unless given, its first γ or tree; of a policy what it drafts at that batch. The
-    mean batch is that of its requests served without speculation. Raises ValueError without speculation."""
+    """The scenario's own mean batch and context unless given, and of several γ, trees and policies the one that the verdict of
+    its run names; of a policy what it drafts at that batch. The mean batch is that of its requests served without speculation.
+
+    Raises ValueError without speculation.
+    """
     if gamma is not None and not scenario.gammas:
         raise ValueError("the scenario drafts trees only: its acceptance says nothing of a chain")
     if not scenario.deployment.speculative:
         raise ValueError("explain needs a scenario with speculation")
+    shape: Tree = scenario.variants[0][0]
+    policy: PolicySpec = scenario.variants[0][1]
+    among: tuple[str, ...] = ()
+    remark = taken = ""
+    load: Load | None = None
+    if gamma is None and tree is None and len(scenario.variants) > 1 and _can_run(scenario):
+        server, load = leading(scenario, progress)
+        shape, policy = server.shape, server.policy
+        among, taken = tuple(name_of_way(*way) for way in scenario.variants), name_of_way(shape, policy)
     if batch is None:
         replicas = scenario.deployment.independent_replicas
-        batch = max(round(replicas * (plain_load(scenario).mean_decode_sequences or 1)), 1)
+        load = load or plain_load(scenario)
+        batch = max(round(replicas * (load.mean_decode_sequences or 1)), 1)
         # A mean over steps, of which an idle replica makes none: users in a closed loop are all there can be.
         batch = min(batch, scenario.file.workload.arrivals.users or batch)
 
@@ -103,13 +122,23 @@ def point_of_scenario(
         resolved = scenario.acceptance(tokens, None if shape.is_chain else shape)
         return None if resolved is None else resolved.law
 
-    (shape, policy), remark = scenario.variants[0], ""
     if tree is not None or gamma is not None:
         shape = tree or Tree.chain(gamma or 1)
     elif (law := law_at(shape.steps)) is not None:
         drafted, remark = drafted_at(Server(scenario, scenario.deployed(shape), shape, law, policy=policy), batch)
         shape = shape if not remark else Tree.chain(drafted)
-    return PricedPoint(scenario.deployed(shape), shape.depth, batch, context or own_context(scenario), law_at, remark=remark)
+    context_tokens = context or own_context(scenario)
+    return PricedPoint(
+        scenario.deployed(shape), shape.depth, batch, context_tokens, law_at, remark=remark, among=among, taken=taken
+    )
+
+
+def _can_run(scenario: Scenario) -> bool:
+    """Whether acceptance is stated, or known of every shape; a round can be priced without."""
+    method, shapes = scenario.deployment.method, scenario.shapes
+    return scenario.file.acceptance is not None or all(
+        band_for(method, shape.steps, None if shape.is_chain else shape) is not None for shape in shapes
+    )
 
 
 def point_of_flags(point: OperatingPoint, document: Document) -> tuple[PricedPoint, tuple[str, ...]]:

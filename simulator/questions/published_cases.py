@@ -3,7 +3,7 @@
 `published_cases/cases.csv` holds one run a row: the columns of `predict --table`, a family (runs of one source, engine and
 laboratory, which share their errors), a citation and `measured_speedup`. Numbers are as posted, not measured here.
 `published_cases/unseen_cases.csv` holds, in the same columns and with a note each, runs that were written down before anybody had
-seen a prediction of them: nothing is fitted on them. `published_cases/unseen_cases_2.csv` holds a second set of such runs.
+seen a prediction of them: nothing is fitted on them. `unseen_cases_2.csv` and those that follow it hold later sets of such runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.prediction import OperatingPoint, table_rows
 from simulator.spec import Document, check
 
 FOLDER = "published_cases"
-BUILT_ON, UNSEEN, SECOND = "cases.csv", "unseen_cases.csv", "unseen_cases_2.csv"
+BUILT_ON, UNSEEN = "cases.csv", "unseen_cases.csv"
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from simulator.scenario import Scenario
 from simulator.serving import ServingResult, paired_ratio, summarise
 from simulator.serving.metrics import Value
 from simulator.serving_engine import captured_rows
-from simulator.simulation import LEAST_EFFECT, TIE, Progress, Server, require_served, verdict_of
+from simulator.simulation import LEAST_EFFECT, TIE, Progress, Server, chosen, require_served, verdict_of
 from simulator.spec import SpecError
 from simulator.speculation import drafts_at_once
 from simulator.theory import student_t_quantile
@@ -55,9 +55,10 @@ class ScheduleCell:
 
 @dataclass(frozen=True)
 class ScheduleAnswer:
-    """The map, the table at the workload's own context, and the simulated gain over the best fixed γ (0 = no speculation).
+    """The map, the table at the workload's own context, and the simulated gain over the fastest fixed γ (0 = no speculation).
 
-    gain: of `metric`, above 1 is better, mean over held-out seeds with its 80 % interval; None where the table holds one γ.
+    best_fixed: the one to take, as `simulation.chosen` has it. gain: of `metric`, above 1 is better, mean over held-out seeds
+    with its 80 % interval; None where the table holds one γ.
     fixed_gains: of each fixed γ over none on the scenario's own seed.
     """
 
@@ -66,6 +67,7 @@ class ScheduleAnswer:
     cells: tuple[ScheduleCell, ...]
     table: tuple[Range, ...]
     best_fixed: int
+    fastest_fixed: int
     fixed_gains: tuple[tuple[int, float], ...]
     metric: str
     gain: Estimate | None
@@ -74,7 +76,7 @@ class ScheduleAnswer:
 
     @property
     def needed(self) -> bool:
-        """Whether the table certainly gains more than half a per cent over the best fixed γ."""
+        """Whether the table certainly gains more than half a per cent over the fastest fixed γ."""
         return self.gain is not None and self.gain.low > 1 + LEAST_EFFECT
 
     @property
@@ -106,13 +108,15 @@ def schedule(
     cells = tuple(cell for context in shown for cell in _cells(prices, batches, context, tables[context]))
     worth = _Worth(scenario, prices, progress)
     fixed = worth.fixed()
-    best = max(fixed, key=lambda gamma: (fixed[gamma], -gamma))
+    fastest = max(fixed, key=lambda gamma: (fixed[gamma], -gamma))
+    best = chosen([gamma for gamma in fixed if gamma], lambda gamma: fixed[gamma], lambda gamma: gamma) if fastest else 0
     seeds = tuple((scenario.file.seed + 1 + index) % 2**32 for index in range(held_out))
     varies = len({gamma for _, _, gamma in table}) > 1
-    gain = worth.gain(table, best, seeds) if varies else None
+    gain = worth.gain(table, fastest, seeds) if varies else None
     return ScheduleAnswer(
-        scenario, own, cells, table, best, tuple(sorted(fixed.items())), worth.metric, gain, seeds, tuple(dict.fromkeys(warnings))
-    )
+        scenario, own, cells, table, best or 0, fastest, tuple(sorted(fixed.items())), worth.metric, gain, seeds,
+        tuple(dict.fromkeys(warnings)),
+    )  # fmt: skip
 
 
 def _check(scenario: Scenario) -> None:

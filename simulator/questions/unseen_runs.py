@@ -1,14 +1,15 @@
 """Predictions of runs that nobody had seen while the model was built: those made first, which stay for good, and today's.
 
 The first were made once, by the version named here, right after `published_cases/unseen_cases.csv` had been written down: out of
-sample. Later versions were improved with these runs in sight, by terms with sources of their own: their scores are not. A
-second set, from other sources, waits for one prediction by a version built with the first set's help (`--unseen --freeze`).
+sample. Later versions were improved with these runs in sight, by terms with sources of their own: their scores are not. Later
+sets, from other sources, are predicted once each, by a version built with the help of those before (`--unseen --freeze`).
 """
 
 from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -17,12 +18,10 @@ import numpy as np
 
 from simulator.prediction import Prediction, predict_table
 from simulator.questions.accuracy import DEAD_BAND, Scored, log_ratio
-from simulator.questions.published_cases import SECOND, UNSEEN, published_cases, table_path
+from simulator.questions.published_cases import UNSEEN, PublishedCase, published_cases, table_path
 
 FIRST = "unseen_first.csv"
 FIRST_VERSION = "05c4260"
-# What was predicted once for the second set, with the version that did; absent before.
-SECOND_FIRST = "unseen_first_2.csv"
 # What two runs may differ in beside their ids and what was measured.
 CHOICES = {"γ": "num_speculative_tokens", "batch": "batch", "engine": "engine"}
 
@@ -39,6 +38,48 @@ class Choices:
     worst: float
 
 
+@dataclass(frozen=True)
+class LaterSet:
+    """A set of unseen runs after the first. number: in the names of its files, from 2."""
+
+    number: int
+
+    @property
+    def table(self) -> str:
+        return f"unseen_cases_{self.number}.csv"
+
+    @property
+    def first(self) -> str:
+        """What was predicted once for these runs, with the version that did; absent before."""
+        return f"unseen_first_{self.number}.csv"
+
+    @property
+    def waits(self) -> bool:
+        """Whether nobody has predicted it yet."""
+        return not table_path(self.first).exists()
+
+    @property
+    def cases(self) -> tuple[PublishedCase, ...]:
+        return published_cases(self.table)
+
+    def scored(self) -> tuple[str, list[Scored]] | None:
+        """The version that predicted it, and its runs beside what it said; None while it waits."""
+        if self.waits:
+            return None
+        rows = _rows(self.first)
+        return rows[0]["version"], _scored([_as_kept(row) for row in rows], self.table)
+
+    def predicted(self) -> list[Scored]:
+        """Its runs predicted by this version: for the one score that is kept, not for looking at before."""
+        return _scored(predict_table(table_path(self.table)), self.table)
+
+
+def later_sets() -> list[LaterSet]:
+    """All of them, the second first."""
+    names = (re.fullmatch(r"unseen_cases_(\d+)\.csv", path.name) for path in table_path(UNSEEN).parent.iterdir())
+    return sorted((LaterSet(int(name[1])) for name in names if name), key=lambda later: later.number)
+
+
 def first_scored() -> list[Scored]:
     """The unseen runs beside what was first predicted for them."""
     return _scored([_as_kept(row) for row in _rows(FIRST)])
@@ -47,19 +88,6 @@ def first_scored() -> list[Scored]:
 def scored_now() -> list[Scored]:
     """The unseen runs beside what this version predicts; runs it does not price are among them."""
     return _scored(predict_table(table_path(UNSEEN)))
-
-
-def second_scored() -> tuple[str, list[Scored]] | None:
-    """The version that predicted the second set, and its runs beside what it said; None before that was done."""
-    if not table_path(SECOND_FIRST).exists():
-        return None
-    rows = _rows(SECOND_FIRST)
-    return rows[0]["version"], _scored([_as_kept(row) for row in rows], SECOND)
-
-
-def second_predicted() -> list[Scored]:
-    """The second set predicted by this version: for the one score that is kept, not for looking at before."""
-    return _scored(predict_table(table_path(SECOND)), SECOND)
 
 
 def priced(scored: Sequence[Scored]) -> list[Scored]:

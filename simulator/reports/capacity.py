@@ -11,8 +11,10 @@ from simulator.plots.words import drafting_name, interval
 from simulator.printed_numbers import significant, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
 from simulator.questions.sustained import LoadPoint
-from simulator.reports.exports import exports_of
+from simulator.reports.best_for import best_for_capacity, tie_in_words
+from simulator.reports.exports import exports_of, no_setting
 from simulator.reports.summary import SCHEMA_VERSION, csv_text, ending, plain_data
+from simulator.scenario import Scenario
 from simulator.simulation import Server
 
 NOTHING = "–"
@@ -32,7 +34,15 @@ def capacity_sentences(answer: CapacityAnswer) -> tuple[str, ...]:
         f"{answer.repetitions} repetition{'s' if answer.repetitions > 1 else ''} of {answer.requests:,} requests at each rate, "
         "the same requests for every variant; warm-up left out; 80 % intervals by batch means."
     )
-    return (*found, f"Limited by {limited}{within}.", method)
+    return (*found, f"Limited by {limited}{within}.", *_tie(answer), *best_for_capacity(answer), method)
+
+
+def before_the_search(scenario: Scenario) -> list[str]:
+    """What the answer will lack, known before it is searched for."""
+    if not scenario.deployment.speculative:
+        return ["no speculation is asked for: only the rate without it is searched for, and no setting can follow"]
+    reasons = {method: no_setting(one) for method, one in scenario.methods}
+    return [f"no setting for {method} will follow: {reason}" for method, reason in reasons.items() if reason]
 
 
 def _verdict(answer: CapacityAnswer) -> str:
@@ -49,6 +59,20 @@ def _verdict(answer: CapacityAnswer) -> str:
     if top.verdict == "close":
         return f"Too close to call: {how}, carries {change}."
     return f"Speculation {'wins' if top.verdict == 'win' else 'loses'} capacity: {how}, carries {change}."
+
+
+def _tie(answer: CapacityAnswer) -> list[str]:
+    """Why it is not the row that carries most that is taken."""
+    top = answer.drafting
+    if top is None or top.rate_per_s is None or answer.scenario.file.acceptance is None:
+        return []
+    taken, rate = top.server.shape, top.rate_per_s
+    more = [row for row in answer.rows[1:] if (row.rate_per_s or 0.0) > rate and row.server.shape.nodes > taken.nodes]
+    if not more:
+        return []
+    other = max(more, key=lambda row: row.rate_per_s or 0.0)
+    chains = taken.is_chain and other.server.shape.is_chain and not answer.scenario.alternatives
+    return [tie_in_words(other.label, top.label, chains)]
 
 
 def _fleets(answer: CapacityAnswer) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from simulator.cost.unmeasured import unmeasured
-from simulator.plots.words import interval
+from simulator.plots.words import interval, ways_in_words
 from simulator.printed_numbers import significant, times
 from simulator.questions.explanation import Explanation
 from simulator.reports.sensitivity import sensitivity_summary
@@ -30,7 +30,7 @@ def explanation_sentences(answer: Explanation) -> list[str]:
             f"decode speedup {times(answer.speedup.value)} ({interval(answer.speedup)})."
         )
     causes = [f"{name.replace('_', ' ')} {share:+.2f}" for name, share in answer.cost.causes()[:2]]
-    sentences = [first, f"R - 1 comes mostly from {' and '.join(causes)} plain steps."]
+    sentences = [first, *_why_this_one(answer), f"R - 1 comes mostly from {' and '.join(causes)} plain steps."]
     if answer.textbook_speedup is not None:
         sentences.append(f"The textbook formula, with verification taken as free, says {times(answer.textbook_speedup)}.")
     if not answer.shape.is_chain:
@@ -45,6 +45,14 @@ def explanation_sentences(answer: Explanation) -> list[str]:
     if measured := _measured(answer):
         sentences.append(measured)
     return sentences
+
+
+def _why_this_one(answer: Explanation) -> list[str]:
+    """Which of several ways to draft is explained, and how to ask for another."""
+    if not answer.among:
+        return []
+    flag = "--gamma or --tree-shape" if any(way.startswith("tree") for way in answer.among) else "--gamma"
+    return [f"Of {ways_in_words(answer.among)} it is {answer.taken} that run names for this scenario; {flag} explains another."]
 
 
 def _measured(answer: Explanation) -> str:
@@ -102,6 +110,7 @@ def explanation_summary(answer: Explanation) -> dict[str, Any]:
         "schema_version": 1,
         "verdict": answer.verdict,
         "num_speculative_tokens": answer.num_speculative_tokens,
+        "compared": list(answer.among),
         "tree": None if answer.shape.is_chain else answer.shape.name.removeprefix("tree "),
         "batch": answer.batch,
         "context_tokens": answer.context_tokens,

@@ -26,7 +26,9 @@ def setting_of(scenario: Scenario, gamma: int | None = None) -> Setting:
     shapes = own if gamma is None else [shape for shape in own if shape == Tree.chain(gamma)]
     if len(shapes) != 1:
         known = ", ".join(shape.name for shape in own)
-        must = f"must be one that the scenario compares: {known}" if gamma is not None else f"must be given: it compares {known}"
+        must = f"must be one that the scenario compares: {known}"
+        if gamma is None:
+            must = f"must be given: the scenario compares {known}, and run says which is best"
         raise SpecError([Problem("--gamma", "", must, "" if gamma is None else str(gamma))])
     return setting_for(scenario, shapes[0], scenario.variants[0][1])
 
@@ -74,6 +76,14 @@ def exports_of(server: Server) -> tuple[tuple[Exported, ...], str]:
         reason = f"no engine takes {policy.label(server.shape.steps)} as a setting"
         return tuple(Exported(name, (), reason) for name in order), said
     return tuple(_exported(name, scenario, server.shape, policy) for name in order), said
+
+
+def no_setting(scenario: Scenario) -> str:
+    """Why the scenario's engine takes no setting for its drafting, whatever is found out about it; "" where it does."""
+    engine = engine_of(scenario)
+    if not scenario.shapes or engine not in ENGINES:
+        return ""
+    return _exported(engine, scenario, scenario.shapes[0], FIXED).reason
 
 
 def _exported(engine: str, scenario: Scenario, shape: Tree, policy: PolicySpec) -> Exported:

@@ -13,8 +13,10 @@ from simulator.interchange.engine_settings import VARYING_GAMMA, NotExpressibleE
 from simulator.plots.words import interval
 from simulator.printed_numbers import times
 from simulator.questions.schedule import Range, ScheduleAnswer
+from simulator.reports.best_for import best_for_schedule, tie_in_words
 from simulator.reports.exports import setting_for
 from simulator.reports.summary import SCHEMA_VERSION, csv_text, ending, plain_data
+from simulator.simulation import TIE
 
 # Engines that vary γ with the batch, or switch it off, by a setting.
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -23,22 +25,24 @@ Table = tuple[list[str], list[list[str]]]
 
 def schedule_sentences(answer: ScheduleAnswer) -> tuple[str, ...]:
     """The verdict first: whether to vary γ, and what the simulation says of it."""
-    fixed = "no speculation" if answer.best_fixed == 0 else f"γ = {answer.best_fixed}"
-    alone = f"The best fixed setting on the scenario's own arrivals is {fixed}."
+    fixed, fastest = (f"γ = {gamma}" if gamma else "no speculation" for gamma in (answer.best_fixed, answer.fastest_fixed))
+    tie = [tie_in_words(fastest, fixed, chains=True)] if answer.best_fixed != answer.fastest_fixed else []
+    best_for = best_for_schedule(answer)
     if answer.gain is None:
         always = answer.table[0][2]
-        what = f"γ = {always}" if always else "no draft"
-        return (f"No schedule needed: {what} is best at every batch, at a context of {answer.own_context:,} tokens.", alone)
+        what = "no draft" if always == 0 else fixed if always == answer.best_fixed else f"one γ, within {100 * TIE:.0f} %,"
+        first = f"No schedule needed: {what} is best at every batch, at a context of {answer.own_context:,} tokens."
+        return (first, *tie, best_for)
     gain, better = answer.gain, answer.gain.value >= 1
     shown = gain if better else Estimate(1 / gain.value, 1 / gain.high, 1 / gain.low)
     held = (
-        f"{answer.metric} {times(shown.value)} {'better' if better else 'worse'} than with {fixed} (80 % interval "
+        f"{answer.metric} {times(shown.value)} {'better' if better else 'worse'} than with {fastest} (80 % interval "
         f"{interval(shown)}), simulated on {len(answer.held_out_seeds)} seeds that chose neither"
     )
     if answer.needed:
-        return (f"Vary γ with the batch: {held}.", _words(answer.table), alone)
+        return (f"Vary γ with the batch: {held}.", _words(answer.table), best_for)
     why = "the table, chosen point by point, loses on these arrivals" if answer.worse else "what the table gains is below noise"
-    return (f"No schedule needed: {why}: {held}.", alone, f"For the record: {_words(answer.table)}")
+    return (f"No schedule needed: {why}: {held}.", *tie, best_for, f"For the record: {_words(answer.table)}")
 
 
 def _words(table: tuple[Range, ...]) -> str:
@@ -100,7 +104,10 @@ def _snippets(answer: ScheduleAnswer, engine: str) -> tuple[Snippet, ...]:
 
 def schedule_notes(answer: ScheduleAnswer) -> tuple[str, ...]:
     """How to read the map and the settings."""
-    notes = ["Each cell: of the γ within 3 % of the most tokens per second the smallest; off is a plain step beside the drafter."]
+    notes = [
+        f"Each cell is within {100 * TIE:.0f} % of the most tokens per second: from the largest batch down the smallest such γ, "
+        "kept for as long as it is one, so that few rows do. Off is a plain step beside the drafter."
+    ]
     if any(cell.captured is False for cell in answer.cells):
         notes.append("*: the round is larger than the engine's largest captured graph and runs eagerly.")
     if any(not cell.fits for cell in answer.cells):
@@ -119,6 +126,7 @@ def schedule_summary(answer: ScheduleAnswer) -> dict[str, Any]:
         "own_context_tokens": answer.own_context,
         "table": answer.table,
         "best_fixed": answer.best_fixed,
+        "fastest_fixed": answer.fastest_fixed,
         "metric": answer.metric,
         "fixed_gains": {str(gamma): gain for gamma, gain in answer.fixed_gains},
         "gain_over_best_fixed": answer.gain,

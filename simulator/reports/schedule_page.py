@@ -21,7 +21,7 @@ def schedule_page(answer: ScheduleAnswer) -> Page:
     scenario, deployment = answer.scenario, answer.scenario.deployment
     outcome = "vary γ with the batch" if answer.needed else "no schedule needed"
     number = times(answer.gain.value) if answer.gain is not None and answer.needed else ""
-    fixed = "no speculation" if answer.best_fixed == 0 else f"γ = {answer.best_fixed}"
+    fixed = "no speculation" if answer.fastest_fixed == 0 else f"γ = {answer.fastest_fixed}"
     verdict = Verdict(
         outcome, "good" if answer.needed else "neutral", schedule_sentences(answer), number,
         f"better {answer.metric} than with {fixed} alone, simulated on seeds that chose neither" if number else "",

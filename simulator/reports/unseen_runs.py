@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from simulator.questions.accuracy import Score, Scored, inside_by_family, score
-from simulator.questions.published_cases import SECOND, PublishedCase, by, published_cases
-from simulator.questions.unseen_runs import CHOICES, FIRST_VERSION, choices, priced, second_scored
+from simulator.questions.published_cases import PublishedCase, by
+from simulator.questions.unseen_runs import CHOICES, FIRST_VERSION, LaterSet, choices, later_sets, priced
 from simulator.reports.accuracy import GROUPINGS, Table, beside_rules, markdown_table, never_measured, percent
 from simulator.reports.tables import NOTHING
 
 COLUMNS = ["median error", "90th percentile", "bias of R", "inside 80 % interval"]
+
+ORDINALS = {2: "Second", 3: "Third", 4: "Fourth", 5: "Fifth", 6: "Sixth", 7: "Seventh", 8: "Eighth", 9: "Ninth"}
 
 CHOICE_HEADER = [
     "runs that differ in", "pairs 5 % apart", "in order, first / now", "lost by choosing, first / now", "most lost, first / now",
@@ -51,35 +53,47 @@ def unseen_tables(first: Sequence[Scored], now: Sequence[Scored]) -> Iterator[Ta
     )
 
 
-def second_sentence() -> str:
-    """The second set in one line: its one score, or that it waits for it."""
-    kept = second_scored()
-    if kept is None:
-        cases = published_cases(SECOND)
-        return f"Second set: {len(cases)} runs of {len(by(cases, lambda case: case.family))} families, not predicted yet."
-    return f"Second set, first score, by version {kept[0]}: {_sentence(kept[1])}"
+def later_sentences() -> list[str]:
+    """Each later set in one line: its one score, or that it waits for it."""
+    return [_later_sentence(later) for later in later_sets()]
 
 
-def second_tables() -> Iterator[Table]:
-    """As `unseen_tables`, of the one score of the second set; nothing before it was made."""
-    kept = second_scored()
+def _later_sentence(later: LaterSet) -> str:
+    kept = later.scored()
     if kept is None:
-        return
+        families = len(by(later.cases, lambda case: case.family))
+        return f"{_name(later)}: {len(later.cases)} runs of {families} families, not predicted yet."
+    return f"{_name(later)}, first score, by version {kept[0]}: {_sentence(kept[1])}"
+
+
+def later_tables() -> Iterator[Table]:
+    """As `unseen_tables`, of the one score of each later set; nothing of a set that waits for it."""
+    for later in later_sets():
+        kept = later.scored()
+        if kept is not None:
+            yield from _kept_tables(_name(later), kept[1])
+
+
+def _name(later: LaterSet) -> str:
+    return f"{ORDINALS[later.number]} set" if later.number in ORDINALS else f"Set {later.number}"
+
+
+def _kept_tables(name: str, scored: Sequence[Scored]) -> Iterator[Table]:
     groups: dict[str, Callable[[PublishedCase], str]] = {
         "engine and method": lambda case: f"{case.point.engine} {GROUPINGS['method'](case)}",
         "family": lambda case: case.family,
         "batch": GROUPINGS["batch"],
     }
     for title, key in groups.items():
-        places = by([each.case for each in kept[1]], key)
-        rows = [[name, str(len(at)), *_cells([kept[1][place] for place in at])] for name, at in places.items()]
-        yield f"Second set, by {title}", [title, "runs", *COLUMNS], rows
+        places = by([each.case for each in scored], key)
+        rows = [[group, str(len(at)), *_cells([scored[place] for place in at])] for group, at in places.items()]
+        yield f"{name}, by {title}", [title, "runs", *COLUMNS], rows
 
 
 def unseen_markdown(first: Sequence[Scored], now: Sequence[Scored]) -> str:
     """The computed part of the page's section."""
-    parts = [*unseen_sentences(first, now), second_sentence()]
-    for title, header, rows in (*unseen_tables(first, now), *second_tables()):
+    parts = [*unseen_sentences(first, now), *later_sentences()]
+    for title, header, rows in (*unseen_tables(first, now), *later_tables()):
         parts += [f"### {title}", markdown_table(header, rows)]
     return "\n\n".join(parts) + "\n"
 

@@ -7,7 +7,8 @@ from typing import Literal
 from simulator.cost.spread import Estimate
 from simulator.plots.words import drafting_name, interval, is_known
 from simulator.printed_numbers import significant, times
-from simulator.simulation import TIE, Comparison, SimulationResult
+from simulator.reports.best_for import best_for_run, tie_in_words
+from simulator.simulation import Comparison, SimulationResult
 
 Answer = Literal["win", "lose", "close", "depends", "none"]
 # Metrics whose gain means a larger number; of the others a gain means shorter.
@@ -42,13 +43,14 @@ def headline(result: SimulationResult) -> tuple[str, ...]:
     chosen, both = subject(result), ends(result)
     if chosen is None:
         return ("No speculation is asked for: the run shows the workload without it.",)
+    best_for = best_for_run(result, chosen)
     if answer(result) == "depends":
         sides = "; ".join(f"at τ = {significant(other.mean_acceptance_length)} {_changed(other)}" for other in both)
         rest = f"What follows is for τ = {significant(chosen.mean_acceptance_length)}."
-        return (f"It depends on acceptance, which the scenario leaves open: {sides}.", rest, *_reasons(chosen))
+        return (f"It depends on acceptance, which the scenario leaves open: {sides}.", rest, *_reasons(chosen), best_for)
     first = _outcome(chosen, result)
     first = f"At either end of the measured acceptance: {first}" if both else first
-    return (first, *_tie(chosen, result), *_reasons(chosen), *_worse(chosen))
+    return (first, *_tie(chosen, result), *_reasons(chosen), *_worse(chosen), best_for)
 
 
 def _tie(chosen: Comparison, result: SimulationResult) -> list[str]:
@@ -57,12 +59,9 @@ def _tie(chosen: Comparison, result: SimulationResult) -> list[str]:
     larger = [c for c in result.comparisons if c.gain.value > chosen.gain.value and c.variant.shape.nodes > taken.nodes]
     if not larger or chosen.variant.scenario.file.acceptance is None:
         return []
-    margin = f"{100 * TIE:.0f} %"
-    other = max(larger, key=lambda c: c.variant.shape.nodes).variant
-    if result.scenario.alternatives:
-        return [f"{other.label} gains less than {margin} more: {chosen.variant.label} is taken, as it verifies fewer rows."]
-    kind = "the smaller γ" if other.shape.is_chain and taken.is_chain else taken.name
-    return [f"{other.shape.name} gains less than {margin} more: {kind} is taken, as it needs less memory and fewer rows."]
+    other = max(larger, key=lambda c: c.gain.value).variant
+    chains = other.shape.is_chain and taken.is_chain and not result.scenario.alternatives
+    return [tie_in_words(other.label, chosen.variant.label, chains)]
 
 
 def _worse(comparison: Comparison) -> list[str]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.draft_policy import PolicySpec
-from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
+from simulator.simulation.choice import at_worse_end, chosen
 from simulator.simulation.comparison import Comparison
-from simulator.simulation.server import TIE
 from simulator.simulation.variant import Variant
 from simulator.workload import Request
 
@@ -29,12 +27,5 @@ class SimulationResult:
 
         Where acceptance is open, each shape counts by the end of the measured band at which it gains less.
         """
-        worst: dict[tuple[str, Tree, PolicySpec], Comparison] = {}
-        for comparison in self.comparisons:
-            kept = worst.setdefault(comparison.variant.drafting, comparison)
-            if comparison.gain.value < kept.gain.value:
-                worst[comparison.variant.drafting] = comparison
-        if not worst:
-            return None
-        top = max(comparison.gain.value for comparison in worst.values())
-        return min((c for c in worst.values() if c.gain.value >= (1 - TIE) * top), key=lambda c: c.variant.shape.nodes)
+        ends = at_worse_end(self.comparisons, lambda each: each.variant.drafting, lambda each: each.gain.value)
+        return chosen(ends, lambda each: each.gain.value, lambda each: each.variant.shape.nodes)

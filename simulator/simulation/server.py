@@ -16,12 +16,10 @@ from simulator.scenario import Scenario
 from simulator.serving import AcceptancePath, BatchingRules, Engine, Prefill, ServingResult, serve_on_replicas
 from simulator.serving.policies import DraftPolicy, live_policy, table_of
 from simulator.simulation.batching import batching_rules, prefill_rules
+from simulator.simulation.choice import TIE
 from simulator.simulation.paths import Paths
 from simulator.spec import SpecError
 from simulator.workload import Request, mean_context_tokens
-
-# Gains this close are taken as equal, and the smaller γ is preferred: it takes less memory and fewer rows.
-TIE = 0.03
 
 
 class _NoDrafts:
@@ -60,6 +58,11 @@ class Server:
         if shape is None or resolved is None:
             return cls(scenario, scenario.deployment.plain(), Tree.chain(0), None)
         return cls(scenario, scenario.deployed(shape), shape, resolved.law)
+
+    @property
+    def drafting(self) -> tuple[str, Tree, PolicySpec]:
+        """The method, the shape and the policy that drafts it: what the two ends of an acceptance band have in common."""
+        return self.method, self.shape, self.policy
 
     @cached_property
     def rules(self) -> BatchingRules:
@@ -236,11 +239,16 @@ def _servers(scenario: Scenario, method: str, warnings: list[str], readable: boo
             yield label, Server(scenario, scenario.deployed(shape), shape, law, readable, policy, method)
 
 
+def name_of_way(shape: Tree, policy: PolicySpec) -> str:
+    """A shape and the policy that drafts it, as they stand in a sentence."""
+    return policy.label(shape.steps) if shape.is_chain else shape.name
+
+
 def _laws(scenario: Scenario, shape: Tree, policy: PolicySpec, warnings: list[str]) -> list[tuple[str, AcceptanceLaw]]:
     """(label, acceptance law) of each run of this shape under this policy."""
     speculation = scenario.file.speculation
     assert speculation is not None
-    name = policy.label(shape.steps) if shape.is_chain else shape.name
+    name = name_of_way(shape, policy)
     resolved = scenario.acceptance(shape.steps, shape)
     if resolved is not None:
         return [(name, resolved.law)]

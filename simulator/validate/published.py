@@ -19,7 +19,7 @@ from simulator.questions.accuracy import Scored, as_shipped, fits_left_out, scor
 from simulator.questions.engine_fit import CONSTANTS, EngineFit
 from simulator.questions.interval_fit import covered, fitted_doubts, residuals
 from simulator.questions.published_cases import FOLDER, published_cases, table_path
-from simulator.questions.unseen_runs import SECOND_FIRST, first_scored, scored_now, second_predicted
+from simulator.questions.unseen_runs import first_scored, later_sets, scored_now
 from simulator.reports.accuracy import accuracy_markdown
 from simulator.reports.unseen_runs import unseen_markdown
 from simulator.serving_engine import Measured
@@ -137,13 +137,19 @@ def write_unseen(page: Path) -> None:
     _write_between(page, BEGIN_UNSEEN, unseen_markdown(first_scored(), scored_now()))
 
 
-def freeze_second(version: str) -> Path:
-    """Predicts the second set of runs never seen, and keeps what was said. Raises `SpecError` where that was done before."""
-    path = table_path(SECOND_FIRST)
-    if path.exists():
-        raise SpecError([Problem(str(path), "", "is kept for good: the second set was predicted once and is seen since")])
-    write_whole(path, table(second_predicted(), version=version))
-    return path
+def freeze_next(version: str) -> Path:
+    """Predicts the first later set of runs never seen that waits for it, and keeps what was said.
+
+    Raises `SpecError` where none waits: each is predicted once.
+    """
+    sets = later_sets()
+    for later in sets:
+        if later.waits:
+            path = table_path(later.first)
+            write_whole(path, table(later.predicted(), version=version))
+            return path
+    last = str(table_path(sets[-1].first)) if sets else "--freeze"
+    raise SpecError([Problem(last, "", "is kept for good: every set was predicted once and is seen since")])
 
 
 def _write_between(page: Path, begin: str, text: str) -> None:

@@ -1,0 +1,92 @@
+"""What a recommendation is best for: `run`, `capacity` and `schedule` answer different questions about γ, and each says which of
+them decides what to set.
+
+At the traffic that the scenario states it is `run`; where copies are filled it is `capacity`; a table by batch that pays takes
+the place of either.
+"""
+
+from __future__ import annotations
+
+import math
+
+from simulator.plots.words import ways_in_words
+from simulator.printed_numbers import significant
+from simulator.questions.capacity import CapacityAnswer
+from simulator.questions.schedule import ScheduleAnswer
+from simulator.scenario import Scenario
+from simulator.simulation import TIE, Comparison, SimulationResult, name_of_way
+
+# From this share of what a server finishes queues and full batches decide which γ is best, no longer single answers.
+FILLED = 0.5
+ELSEWHERE = "Where copies are filled, what capacity names; where schedule finds that a table pays, the table."
+
+
+def best_for_run(result: SimulationResult, taken: Comparison) -> str:
+    """The traffic for which the verdict's way to draft is best, and among which."""
+    scenario, share = result.scenario, result.plain.offered_share
+    closed = scenario.file.workload.arrivals.users is not None
+    filled = "" if closed or math.isinf(share) else f" ({100 * share:.0f} % of what a plain server finishes)"
+    traffic, ways = f"{traffic_in_words(scenario)}{filled}", ways_compared(scenario)
+    if taken.gain.value < 1:
+        return f"Best at {traffic}: no speculation. {ELSEWHERE}"
+    if len(ways) == 1:
+        others = "schedule tries every γ, " if scenario.gammas else ""
+        return f"Asked about {ways[0]} alone, at {traffic}: {others}capacity says what filled copies carry."
+    return f"Best at {traffic}: {_without_end(taken.variant.label)}, of {ways_in_words(ways)}. {ELSEWHERE}"
+
+
+def best_for_capacity(answer: CapacityAnswer) -> list[str]:
+    """The load at which what carries most is best, and whether the demand brings copies there; nothing where nothing drafts."""
+    top = answer.drafting
+    if top is None:
+        return []
+    ways = ways_compared(answer.scenario) if top is answer.best else []
+    named = _without_end(top.label) if ways else "no speculation"
+    best = f"Best for filled copies: {named}{f', of {ways_in_words(ways)}' if len(ways) > 1 else ''}."
+    fleet = None if answer.best is None else answer.best.fleet
+    load = 1.0 if fleet is None else fleet.load
+    at = f"This demand fills them to {100 * load:.0f} %"
+    return [f"{best} {at}: set {'it; at less traffic ' if load >= FILLED else ''}what run names."]
+
+
+def best_for_schedule(answer: ScheduleAnswer) -> str:
+    """What the table, or one γ, is best for; and what else `run` goes by."""
+    scenario, others = answer.scenario, []
+    best = "the table" if answer.needed else "no speculation" if answer.best_fixed == 0 else f"γ = {answer.best_fixed}"
+    tried = {gamma for gamma, _ in answer.fixed_gains if gamma}
+    if not answer.needed and tried - {*scenario.gammas}:
+        others.append(f"knows {ways_in_words([f'γ = {gamma}' for gamma in scenario.gammas])} only")
+    if scenario.file.service_level is not None:
+        others.append("goes by the service level")
+    beside = f" (run {' and '.join(others)})" if others else ""
+    of = f", of γ = 1 to {max(tried)}{beside}" if tried and not answer.needed else beside
+    return f"Best for {answer.metric} at {traffic_in_words(scenario)}: {best}{of}. Where copies are filled, what capacity names."
+
+
+def tie_in_words(larger: str, taken: str, chains: bool) -> str:
+    """Why it is not the way to draft with the largest number that is taken."""
+    kind = "the smaller γ" if chains else taken
+    return f"{larger} gains less than {100 * TIE:.0f} % more: {kind} is taken, as it needs less memory and fewer rows."
+
+
+def traffic_in_words(scenario: Scenario) -> str:
+    """How fast requests come."""
+    users, requests = scenario.file.workload.arrivals.users, scenario.requests()
+    if users is not None:
+        return f"{users:,} user{'s' if users > 1 else ''}"
+    seconds = requests[-1].arrival_s - requests[0].arrival_s
+    return "all requests at once" if seconds <= 0 else f"{significant((len(requests) - 1) / seconds)} requests per second"
+
+
+def ways_compared(scenario: Scenario) -> list[str]:
+    """Every way to draft that the scenario asks about, with its method where there are several."""
+    return [
+        f"{method}, {name_of_way(*way)}" if scenario.alternatives else name_of_way(*way)
+        for method, one in scenario.methods
+        for way in one.variants
+    ]
+
+
+def _without_end(label: str) -> str:
+    """A variant's label without the end of the measured acceptance that it runs at."""
+    return label.partition(", τ = ")[0]
