@@ -13,7 +13,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -34,6 +34,8 @@ def _looked_up(function: Callable[[Any], Any], number: Any) -> Any:
     return function(number)
 
 
+# Which of the numbers that a function gave for one.
+_PARTS = tuple(operator.itemgetter(place) for place in range(8))
 # Python reads at most 200 nested parentheses.
 _DEEPEST = 40
 
@@ -62,6 +64,7 @@ _OPERATIONS: dict[Operation, tuple[str, str]] = {
     _larger: ("{0} if {0} > {1} else {1}", "maximum({0}, {1})"),
     _smaller: ("{0} if {0} < {1} else {1}", "minimum({0}, {1})"),
     _looked_up: ("{0}({1})", "each({0}, {1})"),
+    **{part: (f"{{0}}[{place}]", f"{{0}}[:, {place}]") for place, part in enumerate(_PARTS)},
 }
 
 
@@ -105,11 +108,12 @@ def _is(operand: object, number: int) -> bool:
 
 
 class Replay(NamedTuple):
-    """The results of a tape as a function of its inputs: all of them numbers, or all of them arrays. `first_of_each`: the first
-    result alone for one list of inputs after another."""
+    """The results of a tape as a function of its inputs: all of them numbers, or all of them arrays. `first_of_arrays`,
+    `first_of_each`: the first result alone, from arrays, or for one list of inputs after another."""
 
     of_numbers: Callable[..., tuple[Any, ...]]
     of_arrays: Callable[..., tuple[Any, ...]]
+    first_of_arrays: Callable[..., Any]
     first_of_each: Callable[[Iterable[Sequence[Any]]], list[Any]]
 
 
@@ -142,27 +146,35 @@ class Tape:
         constants = [constant.item() if isinstance(constant, np.generic) else constant for constant in self._constants]
         compiled = _compiled(len(self.inputs), tuple(self._steps), answer, len(constants))
         self.inputs, self._steps = [], {}
-        return Replay(*compiled(*constants))
+        # An array meets another of no dimensions sooner than it meets a number.
+        beside_arrays = [constant if callable(constant) else np.array(constant) for constant in constants]
+        return Replay(*compiled(constants, beside_arrays))
 
 
 @lru_cache(maxsize=512)
 def _compiled(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], constants: int) -> Any:
-    """A function of a tape's constants that gives its replays. Tapes that differ in nothing else share it."""
-    taken = ", ".join(map(_name, range(inputs)))
-    first, (in_first,) = _written(inputs, steps, answer[:1], 0)
-    source = [f"def replays({', '.join(f'c{index}' for index in range(constants))}):"]
-    for form, function in enumerate(("of_numbers", "of_arrays")):
-        done, results = _written(inputs, steps, answer, form)
+    """A function of a tape's constants, as numbers and as arrays, that gives its replays. Tapes that differ in nothing else share
+    it."""
+    taken, held = ", ".join(map(_name, range(inputs))), "".join(f"c{index}, " for index in range(constants))
+    numbers, arrays = partial(_written, inputs, steps, form=0), partial(_written, inputs, steps, form=1)
+    source = ["def replays(numbers, arrays):"]
+    if constants:
+        source += [f"  {held} = numbers", f"  {held.replace('c', 'a')} = arrays"]
+    for function, written, wanted in (("of_numbers", numbers, answer), ("of_arrays", arrays, answer)):
+        done, results = written(wanted)
         source += [f"  def {function}({taken}):", *done, f"      return ({''.join(f'{result}, ' for result in results)})"]
-    source += ["  def first_of_each(lists):", "    found = []", f"    for {taken}, in lists:", *first]
-    source += [f"      found.append({in_first})", "    return found"]
+    done, (first,) = arrays(answer[:1])
+    source += [f"  def first_of_arrays({taken}):", *done, f"      return {first}"]
+    done, (first,) = numbers(answer[:1])
+    source += ["  def first_of_each(lists):", "    found = []", f"    for {taken}, in lists:", *done]
+    source += [f"      found.append({first})", "    return found"]
     names: dict[str, Any] = {"sqrt": math.sqrt, "root": np.sqrt, "maximum": np.maximum, "minimum": np.minimum, "each": _of_each}
-    exec("\n".join([*source, "  return of_numbers, of_arrays, first_of_each"]), names)
+    exec("\n".join([*source, "  return of_numbers, of_arrays, first_of_arrays, first_of_each"]), names)
     return names["replays"]
 
 
-def _name(place: int) -> str:
-    return f"v{place}" if place >= 0 else f"c{-1 - place}"
+def _name(place: int, form: int = 0) -> str:
+    return f"v{place}" if place >= 0 else f"{'ca'[form]}{-1 - place}"
 
 
 def _written(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], form: int) -> tuple[list[str], list[str]]:
@@ -180,7 +192,7 @@ def _written(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], for
     for place, (operation, operands) in enumerate(steps, inputs):
         if not wanted[place]:
             continue
-        written = [inline.pop(operand, (_name(operand), 0)) for operand in operands]
+        written = [inline.pop(operand, (_name(operand, form), 0)) for operand in operands]
         expression, depth = _OPERATIONS[operation][form].format(*[text for text, _ in written]), 1 + max(d for _, d in written)
         if wanted[place] == 1 and place not in ends and depth < _DEEPEST:
             inline[place] = f"({expression})", depth
@@ -219,6 +231,14 @@ def looked_up(function: Callable[[Any], float], number: float) -> float:
     """function(number), also of a number that is not known yet: a replay then asks the function, once for each number."""
     if isinstance(number, Traced):
         return cast(float, number.tape.do(_looked_up, _Remembered(function).__getitem__, number))
+    return function(number)
+
+
+def all_looked_up(function: Callable[[Any], Sequence[float]], number: float, count: int) -> Sequence[float]:
+    """The `count` numbers of function(number), as `looked_up`: a replay asks once for all of them."""
+    if isinstance(number, Traced):
+        found = number.tape.do(_looked_up, _Remembered(function).__getitem__, number)
+        return [cast(float, number.tape.do(part, found)) for part in _PARTS[:count]]
     return function(number)
 
 

@@ -54,14 +54,14 @@ class AlikeRounds(RoundTerms, Protocol):
     """The cost of rounds of so many sequences that verify equally many drafts, by their contexts: those of all together, the same
     with each counted up to the pricer's window, and the longest.
 
-    one, many: (seconds, what `prompts` wants to know of it, …), from numbers or arrays. each: the seconds of one after the other.
-    prompts: what chunks beside a round add.
+    one: (seconds, what `prompts` wants to know of it, …), from numbers. many: the seconds of many, from arrays. each: those of one
+    after the other. prompts: what chunks beside a round add.
     """
 
     @property
     def one(self) -> Callable[[int, int, int], tuple[float, ...]]: ...
     @property
-    def many(self) -> Callable[..., tuple[Any, ...]]: ...
+    def many(self) -> Callable[..., Any]: ...
     @property
     def each(self) -> Callable[[list[list[int]]], list[float]]: ...
     @property
@@ -204,16 +204,15 @@ class BookedReplica(Replica):
     def _rounds_alike(self, plan: StepPlan, alike: AlikeRounds) -> Span:
         """Rounds of nothing but decoding, up to the horizon."""
         timeline, start_s = self.scheduler.timeline, self.env.now
-        first_s = alike.one(*timeline.contexts(1)[:, 0].tolist())[0]
-        rounds = self._horizon(plan, first_s)
-        seconds: Any = [first_s]
+        seconds: Any = alike.each([timeline.contexts_now()])
         end_s: Any
+        rounds = self._horizon(plan, seconds[0])
         if rounds > SHORT_SPAN:
             # A price that does not depend on the contexts is one number for all rounds.
-            seconds = np.full(rounds, alike.many(*timeline.contexts(rounds))[0])
+            seconds = np.full(rounds, alike.many(*timeline.contexts(rounds)))
             ends = seconds.copy()
             ends[0] += start_s
-            end_s, shortest_s = np.add.accumulate(ends), seconds.min()
+            end_s, shortest_s = np.add.accumulate(ends), np.minimum.reduce(seconds)
         else:
             if rounds > 1:
                 seconds += alike.each(timeline.contexts(rounds)[:, 1:].T.tolist())
@@ -224,7 +223,7 @@ class BookedReplica(Replica):
 
     def _mixed(self, plan: StepPlan, alike: AlikeRounds) -> PricedStep:
         """One round with what the prompts add to it, which alone are the terms; or prompts alone."""
-        contexts = self.scheduler.timeline.contexts(1)[:, 0].tolist() if plan.booked else (0, 0, 0)
+        contexts = self.scheduler.timeline.contexts_now() if plan.booked else (0, 0, 0)
         seconds, target_s, *_ = alike.one(*contexts)
         own: Sequence[tuple[str, float]] = () if plan.booked else alike.terms(*contexts)
         if not plan.prefill:
