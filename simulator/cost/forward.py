@@ -156,7 +156,7 @@ class ForwardCost:
         sequences, launches_s = int(known(asked.sequences)), self.launched_layers * engine.launch_per_layer_s.value
 
         def by_tokens(tokens: int) -> tuple[float, float, float, float]:
-            """Rows of the graph that is run, or of the pass; seconds of layers, small kernels and launches that no graph holds."""
+            """Rows of the graph that runs, or of the pass; seconds of layers, small kernels and launches that no graph holds."""
             captured = captured_rows(engine, tokens, sequences, prompts)
             layers, small_kernels = self._terms_by_rows(captured or tokens)
             return captured or tokens, layers.seconds, small_kernels.seconds, launches_s if captured is None else 0.0

@@ -34,6 +34,7 @@ import simpy
 
 from simulator.serving.arrivals import delay_until
 from simulator.serving.booking import BLOCKS, CONTEXT, JUMPS, Booking, BookingScheduler
+from simulator.serving.clock import Clock
 from simulator.serving.instant import Instant
 from simulator.serving.plan import StepPlan
 from simulator.serving.policies import DraftPolicy
@@ -54,8 +55,8 @@ class AlikeRounds(RoundTerms, Protocol):
     """The cost of rounds of so many sequences that verify equally many drafts, by their contexts: those of all together, the same
     with each counted up to the pricer's window, and the longest.
 
-    one: (seconds, what `prompts` wants to know of it, …), from numbers. many: the seconds of many, from arrays. each: those of one
-    after the other. prompts: what chunks beside a round add.
+    one: (seconds, what `prompts` wants to know of it, …), from numbers. many: the seconds of many, from arrays. each: of one after
+    the other. prompts: what chunks beside a round add.
     """
 
     @property
@@ -83,10 +84,11 @@ class BookedReplica(Replica):
     """One engine in simulated time that takes many rounds at once."""
 
     scheduler: BookingScheduler
+    env: Clock
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         rules: BatchingRules,
         pricer: StepPricer,
         paths: Callable[[Request], AcceptancePath],
@@ -171,18 +173,23 @@ class BookedReplica(Replica):
             self._alarm.callbacks.append(self._begin)
 
     def _begin(self, _: simpy.Event | None = None) -> None:
-        """Plans and prices what comes next."""
-        self._wakes += 1
-        plan = self._plan()
-        if plan is None:
-            self._alarm = None
-            return
-        self._span = span = self._priced(plan)
-        end_s, rounds = span.end_s, len(span.end_s)
-        if rounds > 1:
-            rounds = bisect_left(end_s, self.next_arrival_s(), 0, rounds - 1) + 1
-        self._rounds = rounds
-        self._wake_at(float(end_s[rounds - 1]))
+        """Plans and prices what comes next, span after span as long as nothing else happens before its end."""
+        while True:
+            self._wakes += 1
+            plan = self._plan()
+            if plan is None:
+                self._alarm = None
+                return
+            self._span = span = self._priced(plan)
+            ends_s, rounds = span.end_s, len(span.end_s)
+            if rounds > 1:
+                rounds = bisect_left(ends_s, self.next_arrival_s(), 0, rounds - 1) + 1
+            self._rounds = rounds
+            end_s = float(ends_s[rounds - 1])
+            if self.instant is not None or not self.env.moved_on(end_s):
+                self._wake_at(end_s)
+                return
+            self._carry_out(span, rounds)
 
     # ----------------------------------------------------------------------------------------------------------- price
 
