@@ -9,7 +9,7 @@ import numpy as np
 from simulator.questions.accuracy import Score, Scored, inside_by_family, score
 from simulator.questions.published_cases import PublishedCase, by
 from simulator.questions.unseen_runs import CHOICES, FIRST_VERSION, LaterSet, choices, later_sets, priced
-from simulator.reports.accuracy import GROUPINGS, Table, beside_rules, markdown_table, never_measured, percent
+from simulator.reports.accuracy import GROUPINGS, Table, beside_rules, markdown_table, never_measured, percent, with_sources
 from simulator.reports.tables import NOTHING
 
 COLUMNS = ["median error", "90th percentile", "bias of R", "inside 80 % interval"]
@@ -44,7 +44,10 @@ def unseen_tables(first: Sequence[Scored], now: Sequence[Scored]) -> Iterator[Ta
             "runs",
             *(f"{name}, first / now" for name in COLUMNS),
         ]
-        yield f"Never seen, by {title}", header, _rows(first, now, key)
+        rows = _rows(first, now, key)
+        if title == "family":
+            header, rows = [*header, "published by"], with_sources(rows, first)
+        yield f"Never seen, by {title}", header, rows
     yield "Never seen, choosing by predicted speedup", CHOICE_HEADER, [_choice(first, now, what) for what in CHOICES]
     yield (
         "Never seen, beside other rules",
@@ -87,7 +90,10 @@ def _kept_tables(name: str, scored: Sequence[Scored]) -> Iterator[Table]:
     for title, key in groups.items():
         places = by([each.case for each in scored], key)
         rows = [[group, str(len(at)), *_cells([scored[place] for place in at])] for group, at in places.items()]
-        yield f"{name}, by {title}", [title, "runs", *COLUMNS], rows
+        header = [title, "runs", *COLUMNS]
+        if title == "family":
+            header, rows = [*header, "published by"], with_sources(rows, scored)
+        yield f"{name}, by {title}", header, rows
 
 
 def unseen_markdown(first: Sequence[Scored], now: Sequence[Scored]) -> str:
