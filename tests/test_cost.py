@@ -99,6 +99,38 @@ def test_a_full_wave_of_blocks_costs_nothing_more_and_one_block_beyond_it_a_wave
     assert times[1][1] == pytest.approx(9 / 8 * times[0][0], rel=0.02)
 
 
+@given(
+    st.integers(1, 1024), st.integers(1, 1024), st.integers(1, 128), st.integers(1, 128), st.sampled_from((16.0, 32.0, 64.0)),
+    st.floats(0, 1),
+)  # fmt: skip
+def test_smaller_tiles_where_blocks_are_few_keep_more_rows_and_columns_dearer(few, many, narrow, wide, least, power):
+    smaller = with_coefficients("a100_sxm_80gb", gemm_tile_rows=128.0, gemm_least_tile_rows=least, gemm_wave_power=power)
+    (few, many), (narrow, wide) = sorted((few, many)), sorted((narrow, wide))
+    small, whole = (gemm(m, 128 * n, 4096, 2.0, smaller, "bf16").seconds for m, n in ((few, narrow), (many, wide)))
+    assert small <= whole * (1 + 1e-12)
+
+
+def test_few_rows_beyond_a_tile_cost_a_whole_one_only_where_blocks_are_many():
+    """130 rows: tiles of 128 where the matrix has blocks enough for half of the units, of 64 where it has not."""
+    device = with_coefficients(
+        "a100_sxm_80gb", gemm_tile_rows=128.0, gemm_least_tile_rows=64.0, gemm_wave_power=0.0, gemm_fill_k=0.0,
+        gemm_walk_s_per_k=0.0, memory_bandwidth_fraction=1.0, gemm_overhead_s=0.0, flops_fraction=0.02,
+    )  # fmt: skip
+    for n, padded in ((1536, 192), (12288, 256)):
+        few, whole = (gemm(rows, n, 8192, 2.0, device, "bf16").seconds for rows in (130, padded))
+        assert few == pytest.approx(whole, rel=1e-4)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+def test_starting_and_ending_blocks_weighs_as_k_shrinks(devices):
+    """512 rows of a down projection, k shared by devices: what filling takes stays where the walk becomes short."""
+    plain, filled = (with_coefficients("h100_sxm", gemm_fill_k=each, flops_fraction=0.1) for each in (0.0, 200.0))
+    k = 11008 // devices
+    start = plain.coefficients.gemm_overhead_s.value
+    before, after = (gemm(512, 4096, k, 2.0, device, "bf16").seconds - start for device in (plain, filled))
+    assert after / before == pytest.approx(1 + 200 / k, rel=0.005)
+
+
 @given(st.integers(1, 512), st.integers(1, 64), st.integers(1, 64), st.floats(0, 1e-8), st.floats(0, 2e-5))
 def test_a_walk_along_k_is_the_least_that_a_gemm_takes_and_bounded_by_what_is_split(rows, narrow, deep, walk, longest):
     n, k = 256 * narrow, 256 * deep
@@ -783,8 +815,8 @@ def test_all_reduce_brings_its_own_doubt():
 def test_a_measured_plain_step_narrows_the_interval_and_as_predicted_moves_nothing():
     pricer = UncertainPricer(eagle3(engine=find_engine("generic")))
     base = pricer.base.round(3, 1, 512)
-    shift, std = pricer.given_plain_step(base.plain_step_s, 3, 1, 512)
-    assert shift == 0
+    r, std = pricer.given_plain_step(base.plain_step_s, 3, 1, 512)
+    assert r == base.r
     assert std.up < pricer.spread(3, 1, 512).up
 
 
@@ -792,8 +824,8 @@ def test_a_slower_plain_step_than_modelled_lowers_r():
     """The extra time is mostly the plain step's own overhead, against which a round's extra cost weighs less."""
     pricer = UncertainPricer(eagle3(engine=find_engine("generic")))
     base = pricer.base.round(3, 1, 512)
-    shift, _ = pricer.given_plain_step(1.3 * base.plain_step_s, 3, 1, 512)
-    assert shift < 0
+    r, _ = pricer.given_plain_step(1.3 * base.plain_step_s, 3, 1, 512)
+    assert r < base.r
 
 
 # ---------------------------------------------------------------------------------------------------------------- memory

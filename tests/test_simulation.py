@@ -316,6 +316,8 @@ WALKED = {
 }
 
 # At the longest walk that the device states, k of these matrices is past what matters.
+# More units than there are blocks.
+LARGE_TILES = {"hardware": {"base": "h100_sxm", "gemm_tile_rows": 256.0, "compute_units": 1000}}
 LONG_WALKS = {"base": "h100_sxm", "gemm_walk_longest_s": 5e-5}
 
 
@@ -334,6 +336,8 @@ BINDING = {
     "hardware.gemm_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "gemm_overhead_s": 1e-5}}),
     "hardware.gemm_smoothness": ({}, {"hardware": {"base": "h100_sxm", "gemm_smoothness": 2.0}}),
     "hardware.gemm_tile_rows": ({}, {"hardware": {"base": "h100_sxm", "gemm_tile_rows": 256.0}}),
+    "hardware.gemm_least_tile_rows": (LARGE_TILES, {**LARGE_TILES, "hardware": {**LARGE_TILES["hardware"], "gemm_least_tile_rows": 16.0}}),
+    "hardware.gemm_fill_k": ({}, {"hardware": {"base": "h100_sxm", "gemm_fill_k": 4096.0}}),
     "hardware.gemm_wave_power": ({}, {"hardware": {"base": "h100_sxm", "gemm_wave_power": 1.0}}),
     "hardware.gemm_walk_s_per_k": ({"hardware": LONG_WALKS}, {"hardware": {**LONG_WALKS, "gemm_walk_s_per_k": 1e-8}}),
     "hardware.gemm_walk_longest_s": ({}, {"hardware": {"base": "h100_sxm", "gemm_walk_longest_s": 5e-5}}),
@@ -429,7 +433,8 @@ BINDING = {
 # Which way a change moves the mean end-to-end latency with speculation, where the domain fixes it.
 SLOWER = (
     "hardware.memory_bandwidth_bytes_per_s", "hardware.compute_units", "hardware.memory_bandwidth_fraction", "hardware.flops_fraction",
-    "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.gemm_wave_power",
+    "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.gemm_fill_k",
+    "hardware.gemm_wave_power",
     "hardware.gemm_walk_s_per_k", "hardware.gemm_walk_longest_s", "hardware.attention_overhead_s",
     "hardware.attention_bandwidth_fraction", "hardware.attention_flops_fraction", "hardware.attention_wave_s",
     "hardware.walk_overhead_s", "hardware.walk_s_per_token", "hardware.walk_row_s_per_token", "hardware.walk_fixed_s",

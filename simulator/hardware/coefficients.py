@@ -15,7 +15,9 @@ class Coefficients(Spec):
     """Efficiency coefficients: fractions of datasheet peaks, and fixed times in seconds.
 
     gemm_overhead_s: per GEMM in a captured graph. gemm_smoothness: p of the smooth maximum. gemm_tile_rows: T, to which
-    rows are rounded for arithmetic. *_by_type: the same for GEMMs that compute in one type (fp8 kernels differ from the 16-bit
+    rows are rounded for arithmetic; gemm_least_tile_rows: down to which tiles are halved where blocks of T rows would leave more
+    than half of the units idle (0: never). gemm_fill_k: what starting and ending a block takes, in elements of the inner
+    dimension. *_by_type: the same for GEMMs that compute in one type (fp8 kernels differ from the 16-bit
     ones that the plain coefficients speak of). attention_tile_rows: to which query rows × heads of one KV head are rounded for
     arithmetic. attention_wave_s: time of one wave of sequence × KV-head blocks over the compute units. gemm_wave_power: how
     much of a last, partly empty wave of a GEMM's blocks is waited for (0: none, 1: all of it). gemm_walk_s_per_k: what one block
@@ -39,6 +41,8 @@ class Coefficients(Spec):
     gemm_overhead_s: Quantity
     gemm_smoothness: Quantity
     gemm_tile_rows: Quantity
+    gemm_least_tile_rows: Quantity
+    gemm_fill_k: Quantity
     gemm_wave_power: Quantity
     gemm_walk_s_per_k: Quantity
     gemm_walk_longest_s: Quantity
@@ -66,6 +70,8 @@ class Coefficients(Spec):
     gemm_overhead_s_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_smoothness_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_tile_rows_by_type: dict[str, Quantity] = Field(default_factory=dict)
+    gemm_least_tile_rows_by_type: dict[str, Quantity] = Field(default_factory=dict)
+    gemm_fill_k_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_wave_power_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_walk_s_per_k_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_walk_longest_s_by_type: dict[str, Quantity] = Field(default_factory=dict)
@@ -84,6 +90,8 @@ class GemmRates(NamedTuple):
     overhead_s: float
     smoothness: float
     tile_rows: float
+    least_tile_rows: float
+    fill_k: float
     wave_power: float
     walk_s_per_k: float
     walk_longest_s: float

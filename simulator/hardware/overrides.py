@@ -25,6 +25,8 @@ class HardwareOverride(Spec):
     gemm_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     gemm_smoothness: Annotated[float, Field(ge=1, le=16)] | None = None
     gemm_tile_rows: Annotated[float, Field(ge=1, le=512)] | None = None
+    gemm_least_tile_rows: Annotated[float, Field(ge=0, le=512)] | None = None
+    gemm_fill_k: Annotated[float, Field(ge=0, le=65536)] | None = None
     gemm_wave_power: Annotated[float, Field(ge=0, le=1)] | None = None
     gemm_walk_s_per_k: Annotated[float, Field(ge=0, le=1)] | None = None
     gemm_walk_longest_s: Annotated[float, Field(ge=0, le=10)] | None = None
