@@ -234,7 +234,8 @@ class ForwardCost:
         if found is None:
             n, k = self.architecture.lm_head_shape(self.tensor_parallel_size)
             head_format = FORMATS["fp32"] if self.weights == "fp32" else self.format
-            law = self.engine.row_law(self.weights if head_format.head_bits < 16 else "bf16", self.hardware)
+            wide = head_format.quantized and head_format.head_bits >= 16
+            law = self.engine.row_law("bf16", self.hardware) if wide else self.row_law
             dtype = (
                 "fp32"
                 if self.weights == "fp32" and "fp32" in self.hardware.profile.peak_flops_per_s
