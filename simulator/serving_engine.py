@@ -16,8 +16,9 @@ from pydantic import Field, model_validator
 
 from simulator import resources
 from simulator.hardware import AllReduceKind, Hardware, Kind, Quantity
-from simulator.spec import Spec, check, load_yaml
+from simulator.spec import Document, Spec, SpecError, check, load_yaml
 
+_BASE = "based_on"
 Count = Annotated[int, Field(ge=1)]
 AttentionRegime = Literal["split_kv", "serial_walk", "kv_reread"]
 KVTransferKind = Literal["after_prompt", "by_chunk", "by_layer"]
@@ -162,7 +163,7 @@ class Measured(Spec):
 
 
 class ServingEngine(Spec):
-    """One engine version. Seconds, bytes, rows.
+    """One engine version. Seconds, bytes, rows. A file that names another profile as `based_on` states only what differs from it.
 
     step_overhead_s: host time per step that the device waits for. round_overhead_s: what a speculative round adds to it, and
     feature_overhead_s what it adds where the drafter fuses several states of the target (EAGLE-3, block). state_rollback_s: per
@@ -178,7 +179,10 @@ class ServingEngine(Spec):
     per request and round. draft_cache: how the draft's cache follows the accepted tokens: `padded` first pass over
     γ+1 rows, `catch_up` one more row after full acceptance, `extra_pass` γ+1 passes a round. draft_cache_when_off: whether the
     drafter takes in the tokens of steps that draft nothing; where it does not, requests that live through them are accepted less
-    ever after, which is warned of and not priced. admission: what of a request
+    ever after, which is warned of and not priced. uncaptured_draft_methods: those whose draft passes run kernel by kernel though
+    the engine captures graphs; they are launched while verification runs. unoverlapped_methods: those under which the engine
+    prepares a step only once it knows the tokens of the last, and `unoverlapped_s` what the host then takes in the open beside
+    the constants above: in every step, in every round, and for each request of a step. admission: what of a request
     must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`. measured: what the runs had that its
     constants rest on.
     verification_graphs: those of passes with several rows a sequence, where they are not `graphs`.
@@ -222,6 +226,9 @@ class ServingEngine(Spec):
     ngram_lookup_s: Quantity
     draft_cache: Literal["padded", "catch_up", "extra_pass"]
     draft_cache_when_off: Literal["kept", "skipped"] = "kept"
+    uncaptured_draft_methods: tuple[str, ...] = ()
+    unoverlapped_methods: tuple[str, ...] = ()
+    unoverlapped_s: dict[Literal["step", "round", "request"], Quantity] = Field(default_factory=dict)
     graphs: GraphLadder | None = None
     verification_graphs: GraphLadder | None = None
     attention: tuple[AttentionRule, ...]
@@ -259,6 +266,8 @@ class ServingEngine(Spec):
         wrong = []
         if "default" not in self.draft_step_overhead_s:
             wrong.append("draft_step_overhead_s must hold default, for methods that it does not name")
+        if bool(self.unoverlapped_methods) != bool(self.unoverlapped_s):
+            wrong.append("unoverlapped_methods and unoverlapped_s must be given together")
         versions = [rule.from_compute_capability for rule in self.attention]
         if not all(re.fullmatch(r"[0-9]+(\.[0-9]+)*", version) for version in versions) or "0" not in versions:
             wrong.append('attention must hold a rule from_compute_capability "0", and others from versions such as "9.0"')
@@ -335,4 +344,22 @@ def find_engine(name: str, where: str = "", key: str = "engine") -> ServingEngin
 
 @cache
 def _load(path: str) -> ServingEngine:
-    return check(ServingEngine, load_yaml(path))
+    return check(ServingEngine, _whole(load_yaml(path)))
+
+
+def _whole(document: Document) -> Document:
+    """A profile that names another as `based_on`, with what it leaves out taken from there."""
+    data = document.data
+    base = data.get(_BASE) if isinstance(data, dict) else None
+    if base is None:
+        return document
+    path = resources.file_of("engine", base) if isinstance(base, str) else None
+    shipped = resources.ids("engine")
+    if path is None:
+        raise resources.unknown(document.where((_BASE,)), _BASE, "engine profile", str(base), shipped)
+    under = load_yaml(path)
+    if isinstance(under.data, dict) and _BASE in under.data:
+        must = f"must be a whole profile, not one that is itself based on {under.data[_BASE]}"
+        raise SpecError([document.problem((_BASE,), must, base)])
+    check(ServingEngine, under)
+    return Document(document.source, under.data | {key: value for key, value in data.items() if key != _BASE}, document.lines)

@@ -92,7 +92,8 @@ def test_a_number_that_is_no_datasheet_value_says_where_it_is_from(profile_id: s
     hardware = find_hardware(profile_id)
     for name, quantity in quantities(hardware.coefficients):
         assert quantity.note, name
-        assert quantity.doubt >= 0.04 or name == "attention_tile_rows", name
+        built_so = name == "attention_tile_rows" or (name == "host_time_factor" and quantity.value == 1)
+        assert quantity.doubt >= 0.04 or built_so, name
     for kind, costs in hardware.profile.all_reduce.items():
         assert costs.note, kind
     profile = hardware.profile
@@ -235,11 +236,11 @@ def _refused(tmp_path: Path, old: str, new: str) -> str:
         ("  gemm_overhead_s:", "  gemm_overhead:", "did you mean gemm_overhead_s?"),
         ("  attention_wave_s: {", "  attention_wave_s: {values: 1, ", "unknown key"),
         (
-            "  memory_bandwidth_fraction: {value: 0.857",
+            "  memory_bandwidth_fraction: {value: 0.854",
             "  memory_bandwidth_fraction: {value: 87.3",
             "must be at most 1 (got 87.3)",
         ),
-        ("gemm_smoothness: {value: 3.28", "gemm_smoothness: {value: 0.5", "must be at least 1 (got 0.5)"),
+        ("gemm_smoothness: {value: 3.51", "gemm_smoothness: {value: 0.5", "must be at least 1 (got 0.5)"),
     ],
 )
 def test_a_mistake_in_a_profile_is_named_with_its_line(tmp_path: Path, old: str, new: str, must: str) -> None:
@@ -260,7 +261,7 @@ def _overridden(text: str) -> Hardware:
 
 def test_an_override_replaces_one_number_and_leaves_the_rest() -> None:
     before = find_hardware("h100_sxm")
-    after = _overridden("hardware: {base: h100_sxm, memory_bandwidth_fraction: 0.4285, compute_units: 66}")
+    after = _overridden("hardware: {base: h100_sxm, memory_bandwidth_fraction: 0.427, compute_units: 66}")
     assert after.bandwidth_bytes_per_s == pytest.approx(before.bandwidth_bytes_per_s / 2)
     assert after.coefficients.memory_bandwidth_fraction.source == "override"
     assert after.profile.compute_units == 66
@@ -469,6 +470,7 @@ def _with(name: str, value: float, dtype: str = "fp8") -> Hardware:
         ("gemm_overhead_s_by_type", 9e-6, 8, 4096, 14336),
         ("gemm_smoothness_by_type", 1.2, 128, 4096, 14336),
         ("gemm_tile_rows_by_type", 256.0, 300, 4096, 14336),
+        ("gemm_fill_k_by_type", 2000.0, 600, 4096, 4096),
         ("gemm_wave_power_by_type", 1.0, 600, 4096, 14336),
         ("gemm_walk_s_per_k_by_type", 2.4e-9, 8, 1024, 2048),
         ("gemm_walk_longest_s_by_type", 2e-5, 8, 1024, 14336),

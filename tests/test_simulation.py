@@ -316,6 +316,8 @@ WALKED = {
 }
 
 # At the longest walk that the device states, k of these matrices is past what matters.
+# More units than there are blocks.
+LARGE_TILES = {"hardware": {"base": "h100_sxm", "gemm_tile_rows": 256.0, "compute_units": 1000}}
 LONG_WALKS = {"base": "h100_sxm", "gemm_walk_longest_s": 5e-5}
 
 
@@ -334,6 +336,8 @@ BINDING = {
     "hardware.gemm_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "gemm_overhead_s": 1e-5}}),
     "hardware.gemm_smoothness": ({}, {"hardware": {"base": "h100_sxm", "gemm_smoothness": 2.0}}),
     "hardware.gemm_tile_rows": ({}, {"hardware": {"base": "h100_sxm", "gemm_tile_rows": 256.0}}),
+    "hardware.gemm_least_tile_rows": (LARGE_TILES, {**LARGE_TILES, "hardware": {**LARGE_TILES["hardware"], "gemm_least_tile_rows": 16.0}}),
+    "hardware.gemm_fill_k": ({}, {"hardware": {"base": "h100_sxm", "gemm_fill_k": 4096.0}}),
     "hardware.gemm_wave_power": ({}, {"hardware": {"base": "h100_sxm", "gemm_wave_power": 1.0}}),
     "hardware.gemm_walk_s_per_k": ({"hardware": LONG_WALKS}, {"hardware": {**LONG_WALKS, "gemm_walk_s_per_k": 1e-8}}),
     "hardware.gemm_walk_longest_s": ({}, {"hardware": {"base": "h100_sxm", "gemm_walk_longest_s": 5e-5}}),
@@ -348,6 +352,7 @@ BINDING = {
     "hardware.walk_copy_s_per_byte": (WALKED, {**WALKED, "hardware": {"base": "rtx_4090", "walk_copy_s_per_byte": 1e-10}}),
     "hardware.walk_copy_free_bytes": ({**WALKED, "hardware": {"base": "rtx_4090", "walk_copy_s_per_byte": 1e-10}}, {**WALKED, "hardware": {"base": "rtx_4090", "walk_copy_s_per_byte": 1e-10, "walk_copy_free_bytes": 1e6}}),
     "hardware.elementwise_overhead_s": ({}, {"hardware": {"base": "h100_sxm", "elementwise_overhead_s": 1e-5}}),
+    "hardware.host_time_factor": ({}, {"hardware": {"base": "h100_sxm", "host_time_factor": 3.0}}),
     "hardware.sampling_bandwidth_fraction": ({}, {"hardware": {"base": "h100_sxm", "sampling_bandwidth_fraction": 0.1}}),
     "engine": ({}, {"engine": "sglang"}),
     "parallel.tensor_parallel_size": ({}, {"parallel": {"tensor_parallel_size": 2}}),
@@ -428,11 +433,13 @@ BINDING = {
 # Which way a change moves the mean end-to-end latency with speculation, where the domain fixes it.
 SLOWER = (
     "hardware.memory_bandwidth_bytes_per_s", "hardware.compute_units", "hardware.memory_bandwidth_fraction", "hardware.flops_fraction",
-    "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.gemm_wave_power",
+    "hardware.gemm_overhead_s", "hardware.gemm_smoothness", "hardware.gemm_tile_rows", "hardware.gemm_fill_k",
+    "hardware.gemm_wave_power",
     "hardware.gemm_walk_s_per_k", "hardware.gemm_walk_longest_s", "hardware.attention_overhead_s",
     "hardware.attention_bandwidth_fraction", "hardware.attention_flops_fraction", "hardware.attention_wave_s",
     "hardware.walk_overhead_s", "hardware.walk_s_per_token", "hardware.walk_row_s_per_token", "hardware.walk_fixed_s",
     "hardware.walk_copy_s_per_byte", "hardware.elementwise_overhead_s", "hardware.sampling_bandwidth_fraction",
+    "hardware.host_time_factor",
     "speculation.drafter", "acceptance.acceptance_rate", "acceptance.mean_acceptance_length", "acceptance.proposal_rate",
     "workload.arrivals.rate_per_s", "workload.arrivals.users", "workload.lengths", "limits.max_num_seqs", "speculation.draft_layers",
     "hardware.expert_bandwidth_fraction", "hardware.expert_overhead_s", "hardware.state_overhead_s", "hardware.state_row_s",

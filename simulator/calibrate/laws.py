@@ -20,6 +20,7 @@ from simulator.serving_engine import AttentionRegime, AttentionRule, ServingEngi
 # Factor on one row's busy time, a matrix-vector product; becomes {1: factor, 2: 1} among the row factors.
 ONE_ROW = "one_row_factor"
 TILES = (16, 32, 64, 128, 256)
+SMALLER_TILE = 64
 
 
 class Gemm(NamedTuple):
@@ -106,6 +107,7 @@ FLOPS = Parameter("flops_fraction", 0.6, 0.02, 1.0)
 SMOOTHNESS = Parameter("gemm_smoothness", 2.5, 1.0, 8.0)
 WAVE_POWER = Parameter("gemm_wave_power", 0.3, 0.0, 1.0)
 WALK_ALONG_K = (Parameter("gemm_walk_s_per_k", 1e-9, 0.0, 1e-7), Parameter("gemm_walk_longest_s", 5e-6, 0.0, 1e-4))
+FILL = Parameter("gemm_fill_k", 150.0, 0.0, 2000.0)
 ONE_ROW_LEVEL = Parameter(ONE_ROW, 0.9, 0.2, 2.0)
 NO_WAVES = {WAVE_POWER.name: 0.0}
 NO_WALK = {WALK_ALONG_K[0].name: 0.0}
@@ -122,14 +124,20 @@ class GemmForm:
     free: tuple[Parameter, ...]
 
     def richer(self, depths: int) -> tuple[GemmForm, ...]:
-        """With the one of waves and walk that is still missing, where the other was found."""
-        waves, walks = WAVE_POWER in self.free, WALK_ALONG_K[0] in self.free
-        if waves == walks or depths < _DEPTHS_OF_A_WALK:
+        """With waves and walk, and with smaller tiles beside them where tiles are large: each may show only beside the others."""
+        if depths < _DEPTHS_OF_A_WALK or FILL not in self.free:
             return ()
-        return (self.with_walk() if waves else self.with_waves(),)
+        both = self if WAVE_POWER in self.free else self.with_waves()
+        both = both if WALK_ALONG_K[0] in both.free else both.with_walk()
+        return (both, both.with_smaller_tiles()) if self.fixed["gemm_tile_rows"] > SMALLER_TILE else (both,)
 
     def with_tile(self, rows: int) -> GemmForm:
         return GemmForm(f"{self.name}, tiles of {rows} rows", {**self.fixed, "gemm_tile_rows": float(rows)}, self.free)
+
+    def with_smaller_tiles(self) -> GemmForm:
+        """Halved, down to `SMALLER_TILE`, where blocks are few."""
+        name = f"{self.name}, of {SMALLER_TILE} where blocks are few"
+        return GemmForm(name, {**self.fixed, "gemm_least_tile_rows": float(SMALLER_TILE)}, self.free)
 
     def with_waves(self) -> GemmForm:
         return self._freed("waves", WAVE_POWER)
@@ -157,7 +165,7 @@ def gemm_forms(compute_units: int, depths: int) -> tuple[GemmForm, ...]:
     """
     smooth = GemmForm("smooth maximum", NO_WAVES, (OVERHEAD, BANDWIDTH, FLOPS, SMOOTHNESS))
     if compute_units > 1 and depths >= _DEPTHS_OF_A_WALK:
-        still = GemmForm(smooth.name, {**NO_WAVES, **NO_WALK}, smooth.free)
+        still = GemmForm(smooth.name, {**NO_WAVES, **NO_WALK, "gemm_least_tile_rows": 0.0}, (*smooth.free, FILL))
         return still, still.with_waves(), still.with_walk()
     if compute_units > 1:
         return smooth, smooth.with_waves()

@@ -56,7 +56,7 @@ class ForwardCost:
     """Prices passes of one model. `weights`, `kv_cache`: stored types (names of `number_format.FORMATS`).
 
     parallelism: pipeline stages, data-parallel ranks, experts, nodes. A pass is then that of one rank and one microbatch, through
-    all stages, while the other ranks do as much.
+    all stages, while the other ranks do as much. captured: whether the engine's graphs hold passes of this model.
     """
 
     architecture: ModelArchitecture
@@ -66,6 +66,7 @@ class ForwardCost:
     weights: str
     kv_cache: str
     parallelism: Parallelism = ONE_GROUP
+    captured: bool = True
     _dense: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _heads: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _fusions: dict[int, float] = field(default_factory=dict, init=False, repr=False)
@@ -118,6 +119,21 @@ class ForwardCost:
         return launches / (LAUNCHES["attention"] + LAUNCHES["mlp"])
 
     @property
+    def launches_s(self) -> float:
+        """Host time to launch the kernels of one pass that no graph holds."""
+        return self.launched_layers * self.launch_per_layer_s
+
+    @property
+    def launch_per_layer_s(self) -> float:
+        """Host time to launch a dense layer with attention, by the engine and this device's host."""
+        return self.engine.launch_per_layer_s.value * self.host_time_factor
+
+    @property
+    def host_time_factor(self) -> float:
+        """How long this device's host takes, over the hosts that engines' constants were measured on."""
+        return self.hardware.coefficients.host_time_factor.value
+
+    @property
     def launched_recurrent_layers(self) -> float:
         """The same of its recurrent mixers alone, the matrices around them left out."""
         return self.recurrent_layers * LAUNCHES["recurrent"] / (LAUNCHES["attention"] + LAUNCHES["mlp"])
@@ -154,7 +170,7 @@ class ForwardCost:
         new_tokens = asked.rows + sum([tokens for tokens, _ in asked.prefill])
 
         def captured(tokens: int) -> int | None:
-            return captured_rows(engine, tokens, int(known(asked.sequences)), prompts)
+            return captured_rows(engine, tokens, int(known(asked.sequences)), prompts) if self.captured else None
 
         rows = looked_up(lambda tokens: captured(tokens) or tokens, new_tokens)
         layers, small_kernels = terms_at(self._terms_by_rows, rows)
@@ -170,7 +186,7 @@ class ForwardCost:
         if unfused_s > 0:
             terms.append(CostTerm("unfused_kernels", unfused_s, "latency"))
         terms += self.exchanges.terms(rows, new_tokens - asked.rows, asked.load)
-        launches_s, launch_s = self.launched_layers * engine.launch_per_layer_s.value, None
+        launches_s, launch_s = self.launches_s, None
         # A number that is not known yet was large as the tape was recorded: what is captured then always is.
         if captured(int(known(new_tokens))) is None:
             launch_s = looked_up(lambda tokens: launches_s if captured(tokens) is None else 0.0, new_tokens)

@@ -1,11 +1,12 @@
 """One operation: seconds from bytes and FLOPs, by a smooth maximum of the two.
 
-    t = t0 + { [ (bytes/BW)^p + (w·flops(⌈m⌉_T)/F)^p ]^(2/p) + min(c·k, c_max)² }^(1/2)
+    t = t0 + { [ (bytes/BW)^p + (w·flops(⌈m⌉_T, k + k_0)/F)^p ]^(2/p) + min(c·k, c_max)² }^(1/2)
 
 On measured decoder layers this form errs by 3-6 % where the plain roofline max() errs by 6-12 % (docs/model.md). w stretches
-arithmetic by a last wave of blocks that fills only part of the device. c·k is one block's walk along the inner dimension, which
-no bandwidth shortens: matrices of 2 to 20 MB, those of drafts and of split layers, take up to twice what streaming them would
-(docs/model.md).
+arithmetic by a last wave of blocks that fills only part of the device. k_0 is what a block spends on filling its pipeline and on
+writing its tile, in steps along k: a twentieth of a whole layer's walks, a third of those over k that eight devices share. c·k is
+one block's walk along the inner dimension, which no bandwidth shortens: matrices of 2 to 20 MB, those of drafts and of split
+layers, take up to twice what streaming them would (docs/model.md).
 
 Cached tokens, and the seconds that follow from them, may be numbers of a tape (`tape`), although declared `float`: a span of
 rounds is then priced at once, by the same formulas.
@@ -75,16 +76,19 @@ def gemms(
     rates = hardware.gemm_rates(compute_dtype)
     overhead_s, smoothness = rates.overhead_s, rates.smoothness
     weight_bytes = (row_law.weight_reads(rows) if row_law is not None else 1.0) * weight_bytes_per_element
-    tile = rates.tile_rows
-    padded = computed_rows(rows, tile) if row_law is None else row_law.computed_rows(rows, tile)
     flops_per_s = rates.flops_per_s if row_law is None else row_law.arithmetic(rows) * rates.flops_per_s
     factor = 1.0 if rates.row_factors is None or row_law is not None else rates.row_factors.at(rows)
+    tile, units = rates.tile_rows, hardware.profile.compute_units
+    padded = computed_rows(rows, tile) if row_law is None else row_law.computed_rows(rows, tile)
     total_s, by_bound = 0.0, {}  # type: float, dict[Bound, float]
     for n, k, count in matrices:
         memory_s = (weight_bytes * n * k + 2.0 * rows * (n + k)) / rates.bandwidth_bytes_per_s
-        compute_s = 2.0 * padded * n * k / flops_per_s
+        if rates.least_tile_rows > 0:
+            tile = tile_rows_for(rows, n, rates.tile_rows, rates.least_tile_rows, units)
+            padded = computed_rows(rows, tile) if row_law is None else row_law.computed_rows(rows, tile)
+        compute_s = 2.0 * padded * n * (k + rates.fill_k) / flops_per_s
         if rates.wave_power > 0:
-            compute_s *= wave_stretch(rows, n, tile, hardware.profile.compute_units) ** rates.wave_power
+            compute_s *= wave_stretch(rows, n, tile, units) ** rates.wave_power
         busy_s, block_s = smooth_maximum(memory_s, compute_s, smoothness), 0.0
         if rates.walk_s_per_k > 0:
             block_s = min(rates.walk_s_per_k * k, rates.walk_longest_s)
@@ -94,6 +98,17 @@ def gemms(
         total_s += seconds
         by_bound[bound] = by_bound.get(bound, 0.0) + seconds
     return Operation(total_s, max(by_bound, key=lambda bound: by_bound[bound], default="memory"))
+
+
+def tile_rows_for(rows: float, n: float, tile_rows: float, least: float, units: int) -> float:
+    """Tiles of `tile_rows`, halved down to `least` while their blocks leave more than half of the units idle.
+
+    >>> tile_rows_for(256, 12288, 128, 64, 108), tile_rows_for(256, 1536, 128, 64, 108)
+    (128, 64.0)
+    """
+    while tile_rows > least and 2 * math.ceil(rows / tile_rows) * math.ceil(n / GEMM_TILE_COLUMNS) < units:
+        tile_rows = max(tile_rows / 2, least)
+    return tile_rows
 
 
 def wave_stretch(rows: float, n: float, tile_rows: float, units: int) -> float:

@@ -15,7 +15,9 @@ class Coefficients(Spec):
     """Efficiency coefficients: fractions of datasheet peaks, and fixed times in seconds.
 
     gemm_overhead_s: per GEMM in a captured graph. gemm_smoothness: p of the smooth maximum. gemm_tile_rows: T, to which
-    rows are rounded for arithmetic. *_by_type: the same for GEMMs that compute in one type (fp8 kernels differ from the 16-bit
+    rows are rounded for arithmetic; gemm_least_tile_rows: down to which tiles are halved where blocks of T rows would leave more
+    than half of the units idle (0: never). gemm_fill_k: what starting and ending a block takes, in elements of the inner
+    dimension. *_by_type: the same for GEMMs that compute in one type (fp8 kernels differ from the 16-bit
     ones that the plain coefficients speak of). attention_tile_rows: to which query rows × heads of one KV head are rounded for
     arithmetic. attention_wave_s: time of one wave of sequence × KV-head blocks over the compute units. gemm_wave_power: how
     much of a last, partly empty wave of a GEMM's blocks is waited for (0: none, 1: all of it). gemm_walk_s_per_k: what one block
@@ -24,8 +26,9 @@ class Coefficients(Spec):
     without split-KV: its overhead, and one block's serial walk over the KV cache (seconds per cached token at head
     dimension 128, what each query row adds to that, and fixed); walk_copy_*: where that kernel is given copies of the cache, one
     for every query head (PyTorch with a mask), seconds per copied byte beyond those that the caches hold.
-    elementwise_overhead_s: one small kernel (norm, rotary embedding, activation, KV write). sampling_bandwidth_fraction: of
-    passes over logits; absent: as for weights.
+    elementwise_overhead_s: one small kernel (norm, rotary embedding, activation, KV write). host_time_factor: how long the
+    host beside it takes for the same launches and the same Python, over the hosts that engines' constants were measured on.
+    sampling_bandwidth_fraction: of passes over logits; absent: as for weights.
 
     expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, time per layer beside it, how much of
     a new choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where routing picks groups
@@ -38,6 +41,8 @@ class Coefficients(Spec):
     gemm_overhead_s: Quantity
     gemm_smoothness: Quantity
     gemm_tile_rows: Quantity
+    gemm_least_tile_rows: Quantity
+    gemm_fill_k: Quantity
     gemm_wave_power: Quantity
     gemm_walk_s_per_k: Quantity
     gemm_walk_longest_s: Quantity
@@ -53,6 +58,7 @@ class Coefficients(Spec):
     walk_copy_s_per_byte: Quantity
     walk_copy_free_bytes: Quantity
     elementwise_overhead_s: Quantity
+    host_time_factor: Quantity
     expert_bandwidth_fraction: Quantity
     expert_overhead_s: Quantity
     expert_row_correlation: Quantity
@@ -64,6 +70,8 @@ class Coefficients(Spec):
     gemm_overhead_s_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_smoothness_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_tile_rows_by_type: dict[str, Quantity] = Field(default_factory=dict)
+    gemm_least_tile_rows_by_type: dict[str, Quantity] = Field(default_factory=dict)
+    gemm_fill_k_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_wave_power_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_walk_s_per_k_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_walk_longest_s_by_type: dict[str, Quantity] = Field(default_factory=dict)
@@ -82,6 +90,8 @@ class GemmRates(NamedTuple):
     overhead_s: float
     smoothness: float
     tile_rows: float
+    least_tile_rows: float
+    fill_k: float
     wave_power: float
     walk_s_per_k: float
     walk_longest_s: float

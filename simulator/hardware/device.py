@@ -67,6 +67,8 @@ class Hardware:
             c.gemm_overhead_s_by_type.get(dtype, c.gemm_overhead_s).value,
             c.gemm_smoothness_by_type.get(dtype, c.gemm_smoothness).value,
             c.gemm_tile_rows_by_type.get(dtype, c.gemm_tile_rows).value,
+            c.gemm_least_tile_rows_by_type.get(dtype, c.gemm_least_tile_rows).value,
+            c.gemm_fill_k_by_type.get(dtype, c.gemm_fill_k).value,
             c.gemm_wave_power_by_type.get(dtype, c.gemm_wave_power).value,
             c.gemm_walk_s_per_k_by_type.get(dtype, c.gemm_walk_s_per_k).value,
             c.gemm_walk_longest_s_by_type.get(dtype, c.gemm_walk_longest_s).value,

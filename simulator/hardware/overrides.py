@@ -25,6 +25,8 @@ class HardwareOverride(Spec):
     gemm_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     gemm_smoothness: Annotated[float, Field(ge=1, le=16)] | None = None
     gemm_tile_rows: Annotated[float, Field(ge=1, le=512)] | None = None
+    gemm_least_tile_rows: Annotated[float, Field(ge=0, le=512)] | None = None
+    gemm_fill_k: Annotated[float, Field(ge=0, le=65536)] | None = None
     gemm_wave_power: Annotated[float, Field(ge=0, le=1)] | None = None
     gemm_walk_s_per_k: Annotated[float, Field(ge=0, le=1)] | None = None
     gemm_walk_longest_s: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -40,6 +42,7 @@ class HardwareOverride(Spec):
     walk_copy_s_per_byte: Annotated[float, Field(ge=0, le=10)] | None = None
     walk_copy_free_bytes: Annotated[float, Field(ge=0, le=1e16)] | None = None
     elementwise_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    host_time_factor: Annotated[float, Field(gt=0, le=100)] | None = None
     sampling_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     expert_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     expert_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None

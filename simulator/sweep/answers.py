@@ -14,6 +14,7 @@ from simulator.cost.spread import Estimate
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_policy import Fixed, PolicySpec
 from simulator.draft_tree import Tree
+from simulator.plots.words import is_known
 from simulator.prediction import verdict
 from simulator.questions.break_even import BreakEven, break_even, own_context
 from simulator.questions.capacity import CapacityRow, capacity
@@ -200,7 +201,10 @@ def _shape(shape: Tree) -> Row:
 
 
 def _estimate(name: str, estimate: Estimate | None) -> Row:
-    values = (None, None, None) if estimate is None else (estimate.value, estimate.low, estimate.high)
+    """Without bounds where requests were too few for any."""
+    values: tuple[float | None, ...] = (None, None, None)
+    if estimate is not None:
+        values = (estimate.value, estimate.low, estimate.high) if is_known(estimate) else (estimate.value, None, None)
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
