@@ -26,7 +26,7 @@ from simulator.cost.roofline import (
     gemms,
 )
 from simulator.cost.states import state_term
-from simulator.cost.tape import added, known, larger, looked_up
+from simulator.cost.tape import added, all_looked_up, known, larger
 from simulator.cost.terms import CostTerm, PassCost, terms_at
 from simulator.hardware import Hardware
 from simulator.number_format import FORMATS
@@ -169,12 +169,24 @@ class ForwardCost:
         engine, prompts = self.engine, bool(asked.prefill)
         new_tokens = asked.rows + sum([tokens for tokens, _ in asked.prefill])
 
-        def captured(tokens: int) -> int | None:
-            return captured_rows(engine, tokens, int(known(asked.sequences)), prompts) if self.captured else None
+        sequences, launches_s = int(known(asked.sequences)), self.launches_s
 
-        rows = looked_up(lambda tokens: captured(tokens) or tokens, new_tokens)
-        layers, small_kernels = terms_at(self._terms_by_rows, rows)
-        terms = [layers, *terms_at(self._head_term, asked.logit_rows), small_kernels]
+        def captured(tokens: int) -> int | None:
+            return captured_rows(engine, tokens, sequences, prompts) if self.captured else None
+
+        def by_tokens(tokens: int) -> tuple[float, float, float, float]:
+            """Rows of the graph that runs, or of the pass; seconds of layers, small kernels and launches that no graph holds."""
+            graph_rows = captured(tokens)
+            layers, small_kernels = self._terms_by_rows(graph_rows or tokens)
+            return graph_rows or tokens, layers.seconds, small_kernels.seconds, launches_s if graph_rows is None else 0.0
+
+        rows, layers_s, small_s, launch_s = all_looked_up(by_tokens, new_tokens, 4)
+        layers, small_kernels = self._terms_by_rows(int(known(rows)))
+        terms = [
+            layers._replace(seconds=layers_s),
+            *terms_at(self._head_term, asked.logit_rows),
+            small_kernels._replace(seconds=small_s),
+        ]
         if self.moe_layers:
             terms.append(self.experts.term(asked, new_tokens))
         if self.recurrent_layers:
@@ -186,11 +198,8 @@ class ForwardCost:
         if unfused_s > 0:
             terms.append(CostTerm("unfused_kernels", unfused_s, "latency"))
         terms += self.exchanges.terms(rows, new_tokens - asked.rows, asked.load)
-        launches_s, launch_s = self.launches_s, None
         # A number that is not known yet was large as the tape was recorded: what is captured then always is.
-        if captured(int(known(new_tokens))) is None:
-            launch_s = looked_up(lambda tokens: launches_s if captured(tokens) is None else 0.0, new_tokens)
-        return _OtherTerms(tuple(terms), launch_s)
+        return _OtherTerms(tuple(terms), launch_s if captured(int(known(new_tokens))) is None else None)
 
     def _head_term(self, rows: int) -> tuple[CostTerm]:
         head = self.lm_head(rows)
@@ -209,10 +218,12 @@ class ForwardCost:
         """All dense matrices of all layers for `rows` rows."""
         found = self._dense.get(rows)
         if found is None:
-            found = self._dense[rows] = self.matrices_s(
-                rows, [(n, k, group.count) for group in self.groups for n, k in group.matrices]
-            )
+            found = self._dense[rows] = self.matrices_s(rows, self._dense_shapes)
         return found
+
+    @cached_property
+    def _dense_shapes(self) -> list[tuple[float, float, int]]:
+        return [(n, k, group.count) for group in self.groups for n, k in group.matrices]
 
     def lm_head(self, rows: int) -> Operation:
         """LM head over `rows` rows, in 16 bit unless the format quantizes it too."""
