@@ -163,28 +163,35 @@ def spread_over_requests(law: PerPositionAcceptance, standard_deviation: float) 
     concentration = spare / standard_deviation**2
     accepted, mean, by_depth = np.zeros(_SPREAD_CLASSES), 1.0, []
     for target in np.cumsum(survival):
-        mean = _class_mean(accepted, mean, concentration, float(target), law.proposal_rate)
-        by_depth.append(_beta_classes(mean, concentration))
-        accepted = accepted + by_depth[-1]
+        mean, classes = _classes_to(accepted, mean, concentration, float(target), law.proposal_rate)
+        by_depth.append(classes)
+        accepted = accepted + classes
     rates = [tuple(conditional_from_survival(column).tolist()) for column in np.array(by_depth).T]
     return equal_mixture([replace(law, conditional_acceptance_rates=row, note="") for row in rates], note=law.note)
 
 
-def _class_mean(accepted: Rates, highest: float, concentration: float, target: float, proposal_rate: float) -> float:
-    """The mean survival, at most `highest`, that brings accepted drafts per proposal over all rounds up to `target`."""
+def _classes_to(
+    accepted: Rates, highest: float, concentration: float, target: float, proposal_rate: float
+) -> tuple[float, Rates]:
+    """(mean survival, at most `highest`, survival of each class) that bring accepted drafts per proposal over all rounds up to
+    `target`."""
+    classes: Rates | None = None
 
     def excess(mean: float) -> float:
-        emitted = 1 + proposal_rate * (accepted + _beta_classes(mean, concentration))
+        nonlocal classes
+        classes = _beta_classes(mean, concentration, classes)
+        emitted = 1 + proposal_rate * (accepted + classes)
         return float(1 / np.mean(1 / emitted)) - 1 - proposal_rate * target
 
     if excess(highest) < -1e-9:
         raise ValueError(f"must be smaller: requests that differ so much cannot accept {target:.3g} drafts per round on average")
-    return increasing_root(excess, 0.0, highest)
+    mean = increasing_root(excess, 0.0, highest)
+    return mean, _beta_classes(mean, concentration, classes)
 
 
-def _beta_classes(mean: float, concentration: float) -> Rates:
-    """The middles of equally large classes of a Beta distribution."""
+def _beta_classes(mean: float, concentration: float, near: Rates | None = None) -> Rates:
+    """The middles of equally large classes of a Beta distribution. near: of one much like it."""
     if not 0 < mean < 1:
         return np.full(_SPREAD_CLASSES, mean)
     middles = (np.arange(_SPREAD_CLASSES) + 0.5) / _SPREAD_CLASSES
-    return beta_quantiles(mean * concentration, (1 - mean) * concentration, middles)
+    return beta_quantiles(mean * concentration, (1 - mean) * concentration, middles, near)

@@ -126,19 +126,24 @@ class Replay:
         return self._written.of_numbers(*self._constants)
 
     @cached_property
-    def of_arrays(self) -> _OfAll:
-        """All inputs are arrays."""
-        return self._written.of_arrays(*self._beside_arrays)
-
-    @cached_property
-    def first_of_arrays(self) -> Callable[..., Any]:
-        """The first result alone; all inputs are arrays."""
-        return self._written.first_of_arrays(*self._beside_arrays)
-
-    @cached_property
     def first_of_each(self) -> _OfEach:
         """The first result alone for one list of numbers after another."""
         return self._written.first_of_each(*self._constants)
+
+    @cached_property
+    def of_arrays(self) -> _OfAll:
+        """All inputs are arrays."""
+        return self._written.of_arrays(*self._constants, *self._beside_arrays)
+
+    @cached_property
+    def first_of_arrays(self) -> Callable[..., Any]:
+        """The first result alone, from arrays."""
+        return self._written.first_of_arrays(*self._constants, *self._beside_arrays)
+
+    @cached_property
+    def _beside_arrays(self) -> Sequence[Any]:
+        """The constants. An array meets another of no dimensions sooner than it meets a number."""
+        return [constant if callable(constant) else np.array(constant) for constant in self._constants]
 
 
 class Tape:
@@ -179,7 +184,9 @@ class _Written:
     def __init__(self, inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], constants: int):
         self._inputs, self._steps, self._answer = inputs, steps, answer
         self._taken = ", ".join(map(_name, range(inputs)))
-        self._constants = ", ".join(_name(-1 - index) for index in range(constants))
+        places = range(-1, -1 - constants, -1)
+        # Arrays' forms take the constants twice: as they are in the results, and as what arrays meet.
+        self._constants = [", ".join(map(_name, places)), ", ".join(_name(place, form) for form in (0, 1) for place in places)]
 
     @cached_property
     def of_numbers(self) -> Callable[..., _OfAll]:
@@ -191,31 +198,28 @@ class _Written:
 
     @cached_property
     def first_of_arrays(self) -> Callable[..., Callable[..., Any]]:
-        done, (result,) = self._lines(self._answer[:1], 1)
-        return self._compiled(self._taken, done, result)
+        done, (result,) = _lines(self._inputs, self._steps, self._answer[:1], 1)
+        return self._compiled(1, self._taken, done, result)
 
     @cached_property
     def first_of_each(self) -> Callable[..., _OfEach]:
         done, (result,) = self._lines(self._answer[:1], 0)
         within = [f"  {line}" for line in done]
         done = ["found = []", f"for {self._taken}, in lists:", *within, f"  found.append({result})"]
-        return self._compiled("lists", done, "found")
+        return self._compiled(0, "lists", done, "found")
 
     def _of_all(self, form: int) -> Callable[..., _OfAll]:
-        done, results = self._lines(self._answer, form)
-        return self._compiled(self._taken, done, f"({''.join(f'{result}, ' for result in results)})")
+        done, results = _lines(self._inputs, self._steps, self._answer, form)
+        return self._compiled(form, self._taken, done, f"({''.join(f'{result}, ' for result in results)})")
 
-    def _lines(self, answer: tuple[int, ...], form: int) -> tuple[list[str], list[str]]:
-        return _lines(self._inputs, self._steps, answer, form)
-
-    def _compiled(self, taken: str, done: Iterable[str], result: str) -> Callable[..., Any]:
+    def _compiled(self, form: int, taken: str, done: Iterable[str], result: str) -> Callable[..., Any]:
         body = "".join(f"    {line}\n" for line in done)
-        source = f"def with_constants({self._constants}):\n  def replay({taken}):\n{body}    return {result}\n  return replay"
+        source = f"def held({self._constants[form]}):\n  def replay({taken}):\n{body}    return {result}\n  return replay"
         names: dict[str, Any] = {
             "sqrt": math.sqrt, "root": np.sqrt, "maximum": np.maximum, "minimum": np.minimum, "each": _of_each,
         }  # fmt: skip
         exec(source, names)
-        found: Callable[..., Any] = names["with_constants"]
+        found: Callable[..., Any] = names["held"]
         return found
 
 
@@ -223,8 +227,8 @@ class _Written:
 _written = lru_cache(maxsize=512)(_Written)
 
 
-def _name(place: int) -> str:
-    return f"v{place}" if place >= 0 else f"c{-1 - place}"
+def _name(place: int, form: int = 0) -> str:
+    return f"v{place}" if place >= 0 else f"{'ca'[form]}{-1 - place}"
 
 
 def _lines(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], form: int) -> tuple[list[str], list[str]]:
@@ -242,7 +246,7 @@ def _lines(inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], form:
     for place, (operation, operands) in enumerate(steps, inputs):
         if not wanted[place]:
             continue
-        written = [inline.pop(operand, (_name(operand), 0)) for operand in operands]
+        written = [inline.pop(operand, (_name(operand, form), 0)) for operand in operands]
         expression, depth = _OPERATIONS[operation][form].format(*[text for text, _ in written]), 1 + max(d for _, d in written)
         if wanted[place] == 1 and place not in ends and depth < _DEEPEST:
             inline[place] = f"({expression})", depth

@@ -24,6 +24,13 @@ _MAX_DEPTH = 32
 _MAX_VALUES = 500_000
 
 
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Leaves it to `plain_scalar` what an unquoted scalar is."""
+
+    def resolve(self, kind: type[yaml.Node], value: str, implicit: Any) -> str:  # noqa: ARG002
+        return "tag:yaml.org,2002:str"
+
+
 def load_yaml(path: str | Path) -> Document:
     """Reads a YAML file. Raises `SpecError` where it cannot be read, is no YAML, repeats a key or holds a tag."""
     source = str(path)
@@ -40,9 +47,8 @@ def load_yaml(path: str | Path) -> Document:
 
 def parse_yaml(text: str, source: str) -> Document:
     """As `load_yaml`, from text."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        node = yaml.compose(text, Loader=loader)
+        node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{source}:{mark.line + 1}" if mark else source
