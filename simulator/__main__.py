@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import re
 import signal
 import sys
 from os.path import basename
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             err.print(Text(str(problem)))
     except USAGE_ERROR as error:
-        err.print(Text(error.format_message()))
+        err.print(Text(_worded(error.format_message())))
     except typer.Abort:
         return 130
     except KeyboardInterrupt:
@@ -129,6 +130,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         place = f"{error.filename}: " if error.filename else "the results: "
         err.print(Text(f"{place}cannot be read or written: {(error.strerror or str(error)).lower()}"))
     return 2
+
+
+# What the libraries say of a flag, as everything else here says it.
+_WORDED = {
+    r"Invalid value for '(.+?)'.*?: Input should be greater than or equal to (\S+)": r"\1: must be at least \2",
+    r"Invalid value for '(.+?)'.*?: Input should be less than or equal to (\S+)": r"\1: must be at most \2",
+    r"Invalid value for '(.+?)'.*?: Input should be a valid integer.*": r"\1: must be a whole number",
+    r"Invalid value for '(.+?)'.*?: Input should be a valid number.*": r"\1: must be a number",
+    r"Missing (?:option|argument) '(.+?)'.*": r"\1: must be given",
+}
+
+
+def _worded(message: str) -> str:
+    for pattern, said in _WORDED.items():
+        if found := re.fullmatch(pattern, message, re.DOTALL):
+            return found.expand(said)
+    return message
 
 
 def _say_no_more() -> None:

@@ -92,9 +92,9 @@ def normalised(name: str) -> str:
 
 
 def unknown(where: str, key: str, noun: str, name: str, names: Iterable[str]) -> SpecError:
-    """The error for a name that is not known, with the nearest one that is."""
+    """The error for a name that is not known, with the nearest one that is, as names are compared."""
     names = list(names)
+    like = {normalised(known): known for known in reversed(names)}
+    closest = like.get(nearest(normalised(name), like)) or nearest(name, names)
     listed = f"; known: {', '.join(sorted(names))}" if len(names) <= 16 else ""
-    return SpecError(
-        [Problem(where, key, f"must be a known {noun} or the path of a file{listed}", repr(name), nearest(name, names))]
-    )
+    return SpecError([Problem(where, key, f"must be a known {noun} or the path of a file{listed}", repr(name), closest)])

@@ -210,3 +210,35 @@ def test_aliases_are_listed(capsys):
     known = json.loads(capsys.readouterr().out)
     assert any("H100" in entry["aliases"] for entry in known["hardware"])
     assert any(entry["aliases"] for entry in known["model"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["capacity", "quickstart", "--repetitions", "0"], "--repetitions: must be at least 1"),
+        (["capacity", "quickstart", "--repetitions", "1000"], "--repetitions: must be at most 100"),
+        (["explain", "quickstart", "--gamma", "x"], "--gamma: must be a whole number"),
+        (["compare", "quickstart"], "--by: must be given"),
+        (["run"], "scenario: must be given"),
+    ],
+)
+def test_a_mistake_in_a_flag_is_worded_as_all_others_are(arguments, expected, capsys):
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert expected in said
+    assert "Input should" not in said
+
+
+def test_the_nearest_model_is_found_though_a_suffix_is_written_out(tmp_path, capsys):
+    path = tmp_path / "s.yaml"
+    path.write_text("hardware: h100_sxm\nengine: vllm\ntarget: {model: meta-llama/Llama-3.1-8C-Instruct}\n")
+    assert main(["run", str(path)]) == 2
+    assert "did you mean meta-llama/Llama-3.1-8B?" in capsys.readouterr().err
+
+
+def test_what_no_memory_holds_is_not_said_to_win(capsys):
+    flags = ["--hardware", "l40s", "--target", "meta-llama/Llama-3.1-405B", "--method", "eagle3", "--num-speculative-tokens", "3"]
+    assert main(["predict", *flags, "--batch", "8", "--tensor-parallel-size", "1"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("It cannot be served so; if it could, speculation would win from τ")
+    assert out.count("models do not fit") == 1

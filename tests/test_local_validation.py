@@ -130,7 +130,7 @@ def test_a_wrong_pair_is_refused_with_an_example(text):
         (["--published", "--pairs", "byte_pair"], "--pairs: goes with --local only"),
         (["--local", "--pairs", "nonsense"], "must be TARGET+DRAFT@γ"),
         (["--local", "--pairs", "byte_pair+exit:9@4"], "--pairs: draft: exit must name how many layers run, 1 to 3"),
-        (["--local", "--minutes", "inf"], "'--minutes': Input should be less than or equal to 1440"),
+        (["--local", "--minutes", "inf"], "--minutes: must be at most 1440"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused_in_one_line(arguments, said):

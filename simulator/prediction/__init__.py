@@ -9,7 +9,7 @@ Read `point.py` for what may be asked, `resolving.py` (with `drafter.py` and `de
 
 from __future__ import annotations
 
-from simulator.prediction.answering import accepted, answer, cannot_be_served, predict, predict_document, verdict
+from simulator.prediction.answering import NO_VERDICT, accepted, answer, cannot_be_served, predict, predict_document, verdict
 from simulator.prediction.point import ACCEPTANCE_FIELDS, FLAGS, OperatingPoint
 from simulator.prediction.prediction import COLUMNS, Prediction, as_row
 from simulator.prediction.question import MEMORY_UTILIZATION, Question
@@ -23,6 +23,7 @@ __all__ = [
     "COLUMNS",
     "FLAGS",
     "MEMORY_UTILIZATION",
+    "NO_VERDICT",
     "OperatingPoint",
     "Prediction",
     "Question",

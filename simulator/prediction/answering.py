@@ -81,6 +81,9 @@ def answer(question: Question, point: OperatingPoint, document: Document, doubts
     )  # fmt: skip
 
 
+NO_VERDICT = "no verdict"
+
+
 def cannot_be_served(
     deployment: Deployment, batch: int, context: float, drafts: int, utilization: float = MEMORY_UTILIZATION
 ) -> str:
@@ -88,11 +91,11 @@ def cannot_be_served(
     tokens = deployment.kv_tokens(utilization)
     devices = f"{deployment.devices} × {deployment.hardware.name}"
     if tokens <= 0:
-        return f"no verdict: the models do not fit on {devices} at {100 * utilization:.0f} % of memory"
+        return f"{NO_VERDICT}: the models do not fit on {devices} at {100 * utilization:.0f} % of memory"
     held = batch * deployment.held_tokens(context, drafts)
     if tokens < held:
         states = ", recurrent states counted" if deployment.state_blocks(drafts) else ""
-        return f"no verdict: the KV cache of {devices} holds {tokens:,} tokens, not {held:,.0f}{states}"
+        return f"{NO_VERDICT}: the KV cache of {devices} holds {tokens:,} tokens, not {held:,.0f}{states}"
     return ""
 
 

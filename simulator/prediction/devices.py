@@ -24,10 +24,7 @@ def on_devices(
     given = point.tensor_parallel_size or point.gpu_count
     _check_heads(point, deployment, given, document)
     if given is not None:
-        chosen = _with_parallel(deployment, given, point.draft_tensor_parallel_size or given)
-        if chosen.kv_cache_bytes(MEMORY_UTILIZATION) <= 0:
-            warnings.append(f"models do not fit on {given} × {deployment.hardware.name} at {MEMORY_UTILIZATION:.0%} of memory")
-        return chosen, 0.0
+        return _with_parallel(deployment, given, point.draft_tensor_parallel_size or given), 0.0
     sizes = [size for size in (1, 2, 4, 8) if (deployment.target.num_attention_heads or 0) % size == 0]
     drafting = point.draft_tensor_parallel_size if deployment.remote_draft is None else None
     tried = (_with_parallel(deployment, size, drafting or size) for size in sizes if size >= (drafting or 1))

@@ -16,7 +16,7 @@ from simulator.cost.uncertainty import STEP_NOISE_STD, UncertainPricer
 from simulator.interchange.engine_settings import NotExpressibleError, Setting, Snippet, forced_acceptance
 from simulator.interchange.imported import acceptance_section, holds_traffic, workload_section
 from simulator.interchange.observed import ObservedRun
-from simulator.scenario import Scenario, scenario_of
+from simulator.scenario import ALTERNATIVES, Scenario, scenario_of
 from simulator.simulation import Comparison, Progress, SimulationResult, simulate
 from simulator.spec import Document, Problem, SpecError
 from simulator.validity import unlikely_acceptance
@@ -111,8 +111,9 @@ def check_server(runs: Sequence[ObservedRun], scenario: Scenario, progress: Prog
 
 
 def own_traffic(scenario: Scenario, speculative: ObservedRun | None, plain: ObservedRun | None) -> Scenario:
-    """The scenario with the acceptance of the runs, and their workload where they hold one."""
-    data: dict[str, Any] = dict(scenario.document.data)
+    """The scenario with the acceptance of the runs, and their workload where they hold one; without its alternatives, of which
+    nothing was measured."""
+    data: dict[str, Any] = {key: value for key, value in scenario.document.data.items() if key != ALTERNATIVES}
     traffic = plain or speculative
     assert traffic is not None
     if holds_traffic(traffic):

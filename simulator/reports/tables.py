@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from simulator.cost.spread import Estimate
 from simulator.draft_tree import Tree
 from simulator.plots.words import interval
-from simulator.prediction import Prediction
+from simulator.prediction import NO_VERDICT, Prediction
 from simulator.printed_numbers import milliseconds, significant, times
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
 
@@ -93,7 +93,9 @@ def prediction_sentence(answer: Prediction) -> str:
     if answer.status != "ok":
         return f"Not supported: {answer.reason}"
     if answer.speedup is None or answer.speedup_low is None or answer.speedup_high is None:
-        return f"Speculation wins {_from(answer)}."
+        served = not any(warning.startswith(NO_VERDICT) for warning in answer.warnings)
+        so = "Speculation wins" if served else "It cannot be served so; if it could, speculation would win"
+        return f"{so} {_from(answer)}."
     bounds = interval(Estimate(answer.speedup, answer.speedup_low, answer.speedup_high))
     shown = f"speedup {times(answer.speedup)} (80 % interval {bounds})"
     if not answer.verdict:
