@@ -9,7 +9,7 @@ import numpy as np
 from simulator.questions.accuracy import Score, Scored, inside_by_family, score
 from simulator.questions.published_cases import PublishedCase, by
 from simulator.questions.unseen_runs import CHOICES, FIRST_VERSION, LaterSet, choices, later_sets, priced
-from simulator.reports.accuracy import GROUPINGS, Table, beside_rules, markdown_table, never_measured, percent
+from simulator.reports.accuracy import GROUPINGS, Table, beside_rules, markdown_table, never_measured, percent, with_sources
 from simulator.reports.tables import NOTHING
 
 COLUMNS = ["median error", "90th percentile", "bias of R", "inside 80 % interval"]
@@ -39,7 +39,10 @@ def unseen_tables(first: Sequence[Scored], now: Sequence[Scored]) -> Iterator[Ta
         "batch": GROUPINGS["batch"],
     }
     for title, key in groups.items():
-        yield f"Never seen, by {title}", _compared(title), _rows(first, now, key)
+        header, rows = _compared(title), _rows(first, now, key)
+        if title == "family":
+            header, rows = [*header, "published by"], with_sources(rows, first)
+        yield f"Never seen, by {title}", header, rows
     yield "Never seen, choosing by predicted speedup", CHOICE_HEADER, [_choice(first, now, what) for what in CHOICES]
     yield (
         "Never seen, beside other rules",
@@ -81,7 +84,10 @@ def _tables_of(name: str, first: Sequence[Scored], now: Sequence[Scored]) -> Ite
     }
     yield f"{name}, all runs", _compared("runs of"), _rows(first, now, lambda _: name)
     for title, key in groups.items():
-        yield f"{name}, by {title}", _compared(title), _rows(first, now, key)
+        header, rows = _compared(title), _rows(first, now, key)
+        if title == "family":
+            header, rows = [*header, "published by"], with_sources(rows, first)
+        yield f"{name}, by {title}", header, rows
 
 
 def _compared(title: str) -> list[str]:
