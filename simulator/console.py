@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import tempfile
@@ -13,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from simulator.spec import Problem, SpecError
+from simulator.text_table import text_tables
 from simulator.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -34,21 +35,26 @@ class _ResultConsole(Console):
         raise BrokenPipeError
 
 
+# Of a page that is redirected, where COLUMNS does not say otherwise.
+PAGE_COLUMNS = 100
+FEWEST_COLUMNS = 40
+
+
 def console_of_stdout() -> Console:
-    width = None if sys.stdout is not None and sys.stdout.isatty() else 100
+    """As wide as COLUMNS says, else as the terminal is."""
+    stated = os.environ.get("COLUMNS", "")
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    width = max(int(stated), FEWEST_COLUMNS) if stated.isdecimal() and int(stated) else None if on_terminal else PAGE_COLUMNS
     return _ResultConsole(highlight=False, width=width)
 
 
 def print_table(console: Console, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    rows = list(rows)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for index, name in enumerate(header):
-        numbers = index > 0 and any(row[index][:1].isdigit() for row in rows)
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
-    console.print()
+    """In the width of the console; what is too wide goes on below."""
+    for table in text_tables(header, list(rows), console.width):
+        for lines, style in ((table.heading, "bold"), (table.body, "")):
+            for line in lines:
+                console.print(Text(line, style=style), no_wrap=True, overflow="ignore", crop=False)
+        console.print()
 
 
 def print_sentence(console: Console, text: str, style: str = "", indent: str = "") -> None:

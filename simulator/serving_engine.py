@@ -16,9 +16,10 @@ from pydantic import Field, model_validator
 
 from simulator import resources
 from simulator.hardware import AllReduceKind, Hardware, Kind, Quantity
-from simulator.spec import Spec, check, load_yaml
+from simulator.row_law import Count, RowLaw
+from simulator.spec import Document, Spec, SpecError, check, load_yaml
 
-Count = Annotated[int, Field(ge=1)]
+_BASE = "based_on"
 AttentionRegime = Literal["split_kv", "serial_walk", "kv_reread"]
 KVTransferKind = Literal["after_prompt", "by_chunk", "by_layer"]
 
@@ -36,103 +37,6 @@ class GraphLadder(Spec):
 
     def sizes(self) -> tuple[int, ...]:
         return _sizes(self.listed, self.step, self.largest)
-
-
-def computed_rows(rows: float, tile_rows: float) -> float:
-    """Rows that dense kernels compute: whole tiles. Small batches run in small tiles, whose padding never shows behind the stream
-    of weights."""
-    return math.ceil(rows / tile_rows) * tile_rows if rows > tile_rows else rows
-
-
-class RowLaw(Spec):
-    """How a small-row kernel pays for rows: each further one reads `weight_reads_per_row` of the weights again, and each beyond
-    `kink_after_rows` as much as `weight_reads_per_row_beyond`, up to `largest_rows`. `weight_reads_from_second_row`: read
-    again, once, as soon as there is more than one row, where the kernel for several rows streams worse than the one for a single
-    row. arithmetic_fraction: of the dense kernels' rate, where weights are expanded or no matrix unit helps.
-
-    Above, the matrix kernel runs, in tiles of `matrix_tile_rows` rows (any number where absent). It takes the time of
-    `matrix_weight_reads` of them for each tile that it starts; or, where `matrix_arithmetic_fraction` is given, of those and of
-    computing its tiles whole at this share of the dense kernels' rate, which is above one where matrix units beat the datasheet's
-    peak.
-
-    Experts: `expert_reads`. For these `formats`, on devices of these `vendors`, `kinds` and `architectures` (all where empty)."""
-
-    formats: tuple[str, ...]
-    vendors: tuple[str, ...] = ()
-    kinds: tuple[Kind, ...] = ()
-    architectures: tuple[str, ...] = ()
-    largest_rows: Count
-    weight_reads_per_row: Quantity
-    kink_after_rows: Count | None = None
-    weight_reads_per_row_beyond: Quantity | None = None
-    weight_reads_from_second_row: Quantity | None = None
-    matrix_weight_reads: Quantity | None = None
-    matrix_tile_rows: Count | None = None
-    matrix_arithmetic_fraction: Quantity | None = None
-    expert_weight_reads_per_row: Quantity | None = None
-    expert_largest_tokens: Count | None = None
-    arithmetic_fraction: Quantity | None = None
-
-    def weight_reads(self, rows: float) -> float:
-        """How often `rows` rows read the weights.
-
-        >>> once, thrice = Quantity(value=0.5, source="assumed"), Quantity(value=3.0, source="assumed")
-        >>> law = RowLaw(formats=("int4",), largest_rows=8, weight_reads_per_row=once, matrix_weight_reads=thrice)
-        >>> law.weight_reads(3), law.weight_reads(8), law.weight_reads(9)
-        (2.0, 4.5, 3.0)
-        """
-        if rows <= 1:
-            return 1.0
-        if rows > self.largest_rows:
-            streamed = self.matrix_tile_rows is not None and self.matrix_arithmetic_fraction is None
-            tiles = math.ceil(rows / self.matrix_tile_rows) if streamed and self.matrix_tile_rows is not None else 1
-            return tiles * (self.matrix_weight_reads.value if self.matrix_weight_reads else 1.0)
-        again, slope, kink = self.weight_reads_from_second_row, self.weight_reads_per_row_beyond, self.kink_after_rows
-        beyond = max(rows - kink, 0.0) if slope is not None and kink is not None else 0.0
-        reads = 1.0 + self.weight_reads_per_row.value * (rows - 1 - beyond) + (again.value if again else 0.0)
-        return reads + (slope.value * beyond if slope is not None else 0.0)
-
-    @model_validator(mode="after")
-    def _both_or_neither(self) -> RowLaw:
-        if (self.kink_after_rows is None) != (self.weight_reads_per_row_beyond is None):
-            raise ValueError("kink_after_rows and weight_reads_per_row_beyond must be given together")
-        if (self.expert_weight_reads_per_row is None) != (self.expert_largest_tokens is None):
-            raise ValueError("expert_weight_reads_per_row and expert_largest_tokens must be given together")
-        if self.matrix_arithmetic_fraction is not None and self.matrix_tile_rows is None:
-            raise ValueError("matrix_arithmetic_fraction needs matrix_tile_rows: how many rows a tile computes")
-        return self
-
-    def expert_reads(self, tokens: float, rows_per_expert: float) -> float:
-        """How often the touched experts of `tokens` tokens are read, `rows_per_expert` rows each on average.
-
-        Where a vector kernel runs for each row (`expert_largest_tokens`), further rows of an expert read
-        `expert_weight_reads_per_row` of it again. Elsewhere rows are spread too thin for a vector kernel to share weights: only
-        the step up to a matrix kernel counts that is slower than the vector kernel at its limit.
-        """
-        again, largest = self.expert_weight_reads_per_row, self.expert_largest_tokens
-        if again is not None and largest is not None and tokens <= largest:
-            return 1.0 + again.value * max(rows_per_expert - 1.0, 0.0)
-        if self.matrix_weight_reads is None or tokens <= self.largest_rows:
-            return 1.0
-        return max(self.matrix_weight_reads.value / self.weight_reads(self.largest_rows), 1.0)
-
-    def arithmetic(self, rows: float) -> float:
-        """Share of the dense rate at which `rows` rows are computed."""
-        fraction = self.arithmetic_fraction if rows <= self.largest_rows else self.matrix_arithmetic_fraction
-        return fraction.value if fraction is not None else 1.0
-
-    def computed_rows(self, rows: float, dense_tile_rows: float) -> float:
-        """Rows that are computed for `rows`: whole tiles of the matrix kernel, or as dense kernels do.
-
-        >>> once, share = Quantity(value=0.0, source="assumed"), Quantity(value=0.8, source="assumed")
-        >>> law = RowLaw(formats=("int4",), largest_rows=8, weight_reads_per_row=once)
-        >>> law = law.model_copy(update={"matrix_tile_rows": 32, "matrix_arithmetic_fraction": share})
-        >>> law.computed_rows(8, 64), law.computed_rows(9, 64), law.computed_rows(33, 64)
-        (8, 32, 64)
-        """
-        if rows > self.largest_rows and self.matrix_arithmetic_fraction is not None and self.matrix_tile_rows is not None:
-            return math.ceil(rows / self.matrix_tile_rows) * self.matrix_tile_rows
-        return computed_rows(rows, dense_tile_rows)
 
 
 class ExpertTiles(Spec):
@@ -162,7 +66,7 @@ class Measured(Spec):
 
 
 class ServingEngine(Spec):
-    """One engine version. Seconds, bytes, rows.
+    """One engine version. Seconds, bytes, rows. A file that names another profile as `based_on` states only what differs from it.
 
     step_overhead_s: host time per step that the device waits for. round_overhead_s: what a speculative round adds to it, and
     feature_overhead_s what it adds where the drafter fuses several states of the target (EAGLE-3, block). state_rollback_s: per
@@ -178,7 +82,10 @@ class ServingEngine(Spec):
     per request and round. draft_cache: how the draft's cache follows the accepted tokens: `padded` first pass over
     γ+1 rows, `catch_up` one more row after full acceptance, `extra_pass` γ+1 passes a round. draft_cache_when_off: whether the
     drafter takes in the tokens of steps that draft nothing; where it does not, requests that live through them are accepted less
-    ever after, which is warned of and not priced. admission: what of a request
+    ever after, which is warned of and not priced. uncaptured_draft_methods: those whose draft passes run kernel by kernel though
+    the engine captures graphs; they are launched while verification runs. unoverlapped_methods: those under which the engine
+    prepares a step only once it knows the tokens of the last, and `unoverlapped_s` what the host then takes in the open beside
+    the constants above: in every step, in every round, and for each request of a step. admission: what of a request
     must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`. measured: what the runs had that its
     constants rest on.
     verification_graphs: those of passes with several rows a sequence, where they are not `graphs`.
@@ -222,6 +129,9 @@ class ServingEngine(Spec):
     ngram_lookup_s: Quantity
     draft_cache: Literal["padded", "catch_up", "extra_pass"]
     draft_cache_when_off: Literal["kept", "skipped"] = "kept"
+    uncaptured_draft_methods: tuple[str, ...] = ()
+    unoverlapped_methods: tuple[str, ...] = ()
+    unoverlapped_s: dict[Literal["step", "round", "request"], Quantity] = Field(default_factory=dict)
     graphs: GraphLadder | None = None
     verification_graphs: GraphLadder | None = None
     attention: tuple[AttentionRule, ...]
@@ -259,6 +169,8 @@ class ServingEngine(Spec):
         wrong = []
         if "default" not in self.draft_step_overhead_s:
             wrong.append("draft_step_overhead_s must hold default, for methods that it does not name")
+        if bool(self.unoverlapped_methods) != bool(self.unoverlapped_s):
+            wrong.append("unoverlapped_methods and unoverlapped_s must be given together")
         versions = [rule.from_compute_capability for rule in self.attention]
         if not all(re.fullmatch(r"[0-9]+(\.[0-9]+)*", version) for version in versions) or "0" not in versions:
             wrong.append('attention must hold a rule from_compute_capability "0", and others from versions such as "9.0"')
@@ -335,4 +247,22 @@ def find_engine(name: str, where: str = "", key: str = "engine") -> ServingEngin
 
 @cache
 def _load(path: str) -> ServingEngine:
-    return check(ServingEngine, load_yaml(path))
+    return check(ServingEngine, _whole(load_yaml(path)))
+
+
+def _whole(document: Document) -> Document:
+    """A profile that names another as `based_on`, with what it leaves out taken from there."""
+    data = document.data
+    base = data.get(_BASE) if isinstance(data, dict) else None
+    if base is None:
+        return document
+    path = resources.file_of("engine", base) if isinstance(base, str) else None
+    shipped = resources.ids("engine")
+    if path is None:
+        raise resources.unknown(document.where((_BASE,)), _BASE, "engine profile", str(base), shipped)
+    under = load_yaml(path)
+    if isinstance(under.data, dict) and _BASE in under.data:
+        must = f"must be a whole profile, not one that is itself based on {under.data[_BASE]}"
+        raise SpecError([document.problem((_BASE,), must, base)])
+    check(ServingEngine, under)
+    return Document(document.source, under.data | {key: value for key, value in data.items() if key != _BASE}, document.lines)

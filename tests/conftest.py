@@ -1,4 +1,6 @@
-"""How many random scenarios the laws try."""
+"""How many random scenarios the laws try, and a page as wide as it is without a terminal."""
+
+import os
 
 import pytest
 from hypothesis import settings
@@ -6,6 +8,8 @@ from hypothesis import settings
 # A busy machine is no failure, nor is the first call, which builds validators.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+# What commands print is compared with pages of the default width.
+os.environ.pop("COLUMNS", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

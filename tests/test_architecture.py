@@ -253,6 +253,26 @@ def test_windows_come_from_the_pattern() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "billions", "cached"),
+    [
+        ("google/gemma-4-31B-it", 30.7, 11_576_279_040),  # bytes at 131072 tokens as public index file 58797461640 counts them
+        ("google/gemma-4-26B-A4B-it", 25.2, None),
+        ("google/gemma-4-12B-it", 11.9, None),
+    ],
+)
+def test_full_layers_of_gemma_4_have_heads_of_their_own(name: str, billions: float, cached: int | None) -> None:
+    model = find_model(name)
+    full, sliding = sorted(model.layer_groups(1), key=lambda group: group.count)
+    assert (full.head_dim, sliding.head_dim, full.heads) == (512, 256, sliding.heads)
+    assert full.kv_elements_per_token == 2 * 512 * (model.num_global_key_value_heads or 0) < sliding.kv_elements_per_token
+    assert model.parameter_count / 1e9 == pytest.approx(billions, abs=0.05)
+    numbers = full.count * full.kv_elements_per_token * 131072 + sliding.count * sliding.kv_elements_per_token * 1024
+    assert cached is None or 2 * numbers == cached
+    head = eagle_head(model, "eagle3").layer_groups(1)[0]
+    assert (head.head_dim, head.kv_heads) == (256, sliding.kv_heads)
+
+
 # ------------------------------------------------------------------------------------------------------ entries, names
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -193,3 +194,28 @@ def test_where_nothing_could_be_served_there_is_no_empty_table(tmp_path, capsys)
     shown = capsys.readouterr().out
     assert "No alternative could be served" in shown
     assert "requests at once" not in shown
+
+
+def test_the_figure_shows_each_alternative_with_its_interval_and_the_page_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from matplotlib.figure import Figure
+
+    from simulator.plots.comparison import comparison_title, draw_comparison, served
+
+    answer = compared("quantize")
+    axes = draw_comparison(Figure().subplots(), served(answer))
+    assert [label.get_text() for label in axes.get_yticklabels()] == [row.name for row in served(answer)]
+    assert axes.get_xlabel() == "mean time per output token (ms)"
+    bars = [line.get_xdata() for line in axes.lines if line.get_linewidth() == 6]
+    for row, (low, high) in zip(served(answer), bars, strict=True):
+        assert low == pytest.approx(1e3 * row.plain_tpot_s / row.gain.high)
+        assert high == pytest.approx(1e3 * row.plain_tpot_s / row.gain.low)
+    fastest = min(served(answer), key=lambda row: min(row.plain_tpot_s, max(row.tpot_s)))
+    assert fastest.name in comparison_title(answer)
+    path = tmp_path / "s.yaml"
+    path.write_text(TEXT.replace("TP", "1").replace("METHOD", "eagle").replace("WEIGHTS", "bf16"))
+    assert main(["compare", str(path), "--by", "quantize", "--out", str(tmp_path / "out")]) == 0
+    assert "Report and figure:" in capsys.readouterr().out
+    written = {each.name for each in (tmp_path / "out").rglob("*") if each.is_file()}
+    assert written == {"report.html", "report.md", "comparison.json", "comparison.png", "comparison.svg"}

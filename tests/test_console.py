@@ -1,12 +1,20 @@
-"""Sentences on a terminal: what a reader copies from them stays whole."""
+"""Sentences and tables on a terminal: what a reader copies from them stays whole, and nothing is wider than the page."""
 
 from __future__ import annotations
 
 import io
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
-from simulator.console import print_sentence
+from simulator.__main__ import main
+from simulator.console import FEWEST_COLUMNS, PAGE_COLUMNS, console_of_stdout, print_sentence, print_table
+from simulator.text_table import text_tables
+
+NUMBERS = st.from_regex(r"[+-]?\d{1,3}\.\d{1,3}( / [+-]?\d{1,2}\.\d)? ?%?", fullmatch=True)
+WORDS = st.lists(st.text("abcdefg_", min_size=1, max_size=12), min_size=1, max_size=5).map(" ".join)
 
 
 def test_a_model_name_is_never_cut_at_its_hyphens():
@@ -15,3 +23,85 @@ def test_a_model_name_is_never_cut_at_its_hyphens():
         console = Console(file=io.StringIO(), width=80)
         print_sentence(console, f"{'x' * before} {name} and γ = 5")
         assert name in console.file.getvalue()
+
+
+@given(st.data(), st.integers(1, 9), st.integers(1, 6), st.integers(44, 130))
+def test_a_table_fits_any_page_and_cuts_no_number_and_no_word(data, columns, count, width):
+    kinds = [WORDS, *(data.draw(st.sampled_from([WORDS, NUMBERS])) for _ in range(columns))]
+    header = [data.draw(WORDS) for _ in kinds]
+    rows = [[data.draw(kind) for kind in kinds] for _ in range(count)]
+    found = list(text_tables(header, rows, width))
+    lines = [line for table in found for line in (*table.heading, *table.body)]
+    assert all(len(line) <= width for line in lines)
+    shown = " ".join(lines)
+    for place, kind in enumerate(kinds):
+        for row in rows:
+            whole = [row[place].strip()] if kind is NUMBERS and place else row[place].split()
+            assert all(each in shown for each in whole)
+
+
+def test_what_is_too_wide_goes_on_below_with_its_first_column():
+    header = ["run", *(f"column_{number}" for number in range(9))]
+    rows = [[f"run_{row}", *(f"{100 * row + number}.00" for number in range(9))] for row in (1, 2)]
+    first, *others = text_tables(header, rows, 40)
+    assert others
+    assert all(line.startswith("run_") for table in (first, *others) for line in table.body)
+    shown = [name for table in (first, *others) for name in " ".join(table.heading).split() if name != "run"]
+    assert shown == header[1:]
+
+
+@pytest.mark.parametrize(
+    ("stated", "width"),
+    [
+        ("80", 80),
+        ("130", 130),
+        ("7", FEWEST_COLUMNS),
+        ("0", PAGE_COLUMNS),
+        ("-5", PAGE_COLUMNS),
+        ("wide", PAGE_COLUMNS),
+        ("", PAGE_COLUMNS),
+    ],
+)
+def test_a_page_is_as_wide_as_columns_says(stated, width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", stated)
+    assert console_of_stdout().width == width
+    print_table(console_of_stdout(), ("id", "words"), [("a", "many words " * 40)])
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= width
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["explain", "quickstart", "--gamma", "5", "--batch", "8"],
+        ["run", "chat.yaml"],
+        ["compare", "chat.yaml", "--by", "method"],
+        ["compare", "chat.yaml", "--by", "hardware", "--values", "h200_sxm,rtx_pro_6000"],
+        ["break-even", "chat.yaml"],
+        ["capacity", "chat.yaml", "--repetitions", "1", "--price-per-gpu-hour", "3"],
+        ["list", "acceptance"],
+        ["list", "hardware"],
+    ],
+    ids=" ".join,
+)
+def test_nothing_but_settings_to_paste_is_wider_than_the_page(arguments, columns, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    (tmp_path / "chat.yaml").write_text(CHAT)
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("--speculative")]
+    assert max(map(len, lines)) <= columns
+    assert not any(line.endswith(" ") for line in lines)
+
+
+CHAT = """
+hardware: h100_sxm
+engine: vllm
+target: {model: meta-llama/Llama-3.1-8B-Instruct}
+speculation: {method: eagle3, drafter: yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, num_speculative_tokens: [1, 2, 3, 4, 5, 6]}
+acceptance: {acceptance_rate: 0.7}
+workload:
+  arrivals: {process: poisson, rate_per_s: 6}
+  lengths: {prompt: 600, output: 60}
+  num_requests: 40
+"""

@@ -92,7 +92,8 @@ def test_a_number_that_is_no_datasheet_value_says_where_it_is_from(profile_id: s
     hardware = find_hardware(profile_id)
     for name, quantity in quantities(hardware.coefficients):
         assert quantity.note, name
-        assert quantity.doubt >= 0.04 or name == "attention_tile_rows", name
+        built_so = name == "attention_tile_rows" or (name == "host_time_factor" and quantity.value == 1)
+        assert quantity.doubt >= 0.04 or built_so, name
     for kind, costs in hardware.profile.all_reduce.items():
         assert costs.note, kind
     profile = hardware.profile

@@ -22,10 +22,18 @@ from simulator.plots.rounds import _BLUES, _GREYS, _ORANGES
 from simulator.plots.style import new_figure, note
 from simulator.questions.break_even import break_even
 from simulator.questions.capacity import capacity
+from simulator.questions.comparison import compare
 from simulator.questions.explanation import explain
 from simulator.questions.method_map import method_map
 from simulator.questions.schedule import schedule
-from simulator.reports.files import write_break_even, write_capacity, write_explanation, write_run, write_schedule
+from simulator.reports.files import (
+    write_break_even,
+    write_capacity,
+    write_comparison,
+    write_explanation,
+    write_run,
+    write_schedule,
+)
 from simulator.reports.html import html, style
 from simulator.reports.markdown import markdown
 from simulator.reports.page import Bullets, Code, Fact, Figure, Heading, Page, Section, Table, Text, Verdict
@@ -234,7 +242,7 @@ f.onload = () => {{
 }}</script>"""
 
 
-KINDS = ("run", "break-even", "capacity", "schedule", "explain")
+KINDS = ("run", "break-even", "capacity", "schedule", "explain", "compare")
 NARROW = """<!DOCTYPE html>{frames}<pre id="o"></pre><script>
 onload = () => {{
   const found = {{}};
@@ -263,6 +271,7 @@ def pages(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_capacity(capacity(chat, repetitions=1), out / "capacity")
     write_schedule(schedule(chat, held_out=2), out / "schedule")
     write_explanation(explain(chat, batch=4), "chat", out / "explain")
+    write_comparison(compare(chat, "method"), out / "compare")
     shutil.copytree(folder, out / "run")
     for kind in KINDS:
         shutil.copy(out / kind / "report.html", out / f"{kind}.html")

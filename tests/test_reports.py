@@ -142,7 +142,7 @@ def test_a_lone_variant_is_shown_however_long_the_reason_of_its_metric(result: S
 
 def test_an_interval_from_too_few_requests_is_called_unknown(result: SimulationResult) -> None:
     chosen, only = with_gain(result, Estimate(1.3, 1e-21, 5e21), "close", "mean time per output token")
-    assert "too few requests for an interval" in verdict_sentence(chosen, only)
+    assert "too few requests to tell" in verdict_sentence(chosen, only)
     assert run_summary(only)["comparisons"][0]["gain"] == {"value": 1.3, "low": None, "high": None}
 
 

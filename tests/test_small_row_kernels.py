@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from simulator import resources
 from simulator.architecture import find_model
 from simulator.cost.deployment import Deployment
 from simulator.cost.forward import ForwardCost
 from simulator.cost.forward_pass import uniform_pass
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.hardware import find_hardware
-from simulator.serving_engine import RowLaw, find_engine
+from simulator.number_format import FORMATS
+from simulator.row_law import RowLaw
+from simulator.serving_engine import find_engine
 from simulator.speculation import built_head
 
 LLAMA_8B = "meta-llama/Llama-3.1-8B"
@@ -146,6 +149,24 @@ def test_small_models_pay_for_the_small_kernels_of_metal() -> None:
     assert terms["unfused_kernels"] > 0.1 * sum(terms.values())
     elsewhere = replace(cost, hardware=find_hardware("rtx_4090")).price(uniform_pass(1, 1, 128, None))
     assert not [term for term in elsewhere.terms if term.name == "unfused_kernels"]
+
+
+def test_every_apple_device_has_a_law_for_every_format_that_its_engines_take() -> None:
+    gguf = {name for name in FORMATS if name[0] in "qi" and name not in ("int4", "int8")}
+    mlx = {name for name in FORMATS if name.startswith("mlx")}
+    apple = [find_hardware(name) for name in resources.ids("hardware") if find_hardware(name).profile.vendor == "Apple"]
+    assert {device.profile.generation for device in apple} == {f"Apple M{number}" for number in range(1, 6)}
+    for device in apple:
+        for engine, formats in (("llamacpp", gguf), ("mlx", mlx), ("mlx_0_31", mlx)):
+            for weights in (*formats, "bf16", "fp16", "mxfp4", "nvfp4"):
+                law = find_engine(engine).row_law(weights, device)
+                assert law is not None, (engine, weights, device.profile.name)
+                # More rows of one kernel never cost less.
+                for limits in (range(1, law.largest_rows + 1), range(law.largest_rows + 1, 130)):
+                    reads = [law.weight_reads(rows) for rows in limits]
+                    computed = [law.computed_rows(rows, 64) for rows in limits]
+                    assert reads == sorted(reads)
+                    assert computed == sorted(computed)
 
 
 def test_what_is_not_sure_of_a_row_law_is_not_sure_of_r() -> None:

@@ -35,6 +35,7 @@ def test_replaying_is_computing(points: list[tuple[float, float]]) -> None:
     assert replay.first_of_each(points) == expected
     found, constant = replay.of_arrays(*np.array(points).T)
     assert (found.tolist(), constant) == (expected, 7.0)
+    assert replay.first_of_arrays(*np.array(points).T).tolist() == expected
 
 
 def test_a_number_that_is_not_known_yet_decides_nothing() -> None:
@@ -71,7 +72,7 @@ def test_many_rounds_together_cost_what_each_costs_alone(name: str) -> None:
             sums = contexts.sum(axis=0), np.minimum(contexts, window).sum(axis=0), contexts.max(axis=0)
             alone = [pricer.price([(int(c), drafted) for c in column], (), 0) for column in contexts.T]
             alike = pricer.alike(sequences, drafted)
-            assert np.broadcast_to(alike.many(*sums)[0], rounds).tolist() == [cost.seconds for cost in alone]
+            assert np.broadcast_to(alike.many(*sums), rounds).tolist() == [cost.seconds for cost in alone]
             by_round = np.array(sums).T.tolist()
             assert [alike.one(*numbers)[0] for numbers in by_round] == [cost.seconds for cost in alone]
             assert alike.each(by_round) == [cost.seconds for cost in alone]

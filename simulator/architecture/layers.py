@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 Attention = Literal["full", "sliding", "chunked", "mla", "linear", "mamba", "compressed", "none"]
 Matrices = tuple[tuple[float, float], ...]
 # Attention that keeps a state instead of a cache. Its numbers are kept in 32 bit, as models of these kinds ask for
-# (`mamba_ssm_dtype`) and SGLang does unasked; vLLM keeps 16 bit where a config says nothing (Qwen3-Next).
+# (`mamba_ssm_dtype`: Qwen3.5 to 3.8) and SGLang does unasked; vLLM keeps 16 bit where a config says nothing (Qwen3-Next), and the
+# inputs of the convolution always (vllm-project/vllm@02d7108 vllm/model_executor/layers/mamba/mamba_utils.py).
 RECURRENT = ("linear", "mamba")
 STATE_NUMBER_BYTES = 4.0
 # Patterns with these letters hold one block a layer: attention, mamba, experts or an MLP.
@@ -183,8 +184,12 @@ def _mixer(model: ModelArchitecture, layer: _Layer, size: int) -> LayerGroup:
 def _grouped_query(model: ModelArchitecture, layer: _Layer, size: int) -> LayerGroup:
     """Multi-head, grouped-query and multi-query attention, over all tokens, a window, a chunk, or what an indexer picks."""
     heads, kv_heads, dim = _share(model.num_attention_heads, size), model.kv_heads_per_device(size), model.head_dim
+    projections = 2
+    if layer.letter == "F" and model.global_head_dim is not None:
+        kv_heads, dim = _share(model.num_global_key_value_heads or model.num_key_value_heads, size), model.global_head_dim
+        projections = 1 if model.attention_k_eq_v else 2
     query_heads = heads * (2 if model.attn_output_gate else 1)
-    matrices = (((query_heads + 2 * kv_heads) * dim, model.attention_input_size), (model.hidden_size, heads * dim))
+    matrices = (((query_heads + projections * kv_heads) * dim, model.attention_input_size), (model.hidden_size, heads * dim))
     attention: Attention = "full"
     window = model.index_topk if layer.has_indexer else None
     if layer.letter == "S":

@@ -15,6 +15,7 @@ _TOGETHER = (
     ("index_topk", ("index_n_heads", "index_head_dim")),
     ("num_heads", ("num_head_layers",)),
     ("n_predict", ("inner_dim",)),
+    ("num_global_key_value_heads", ("global_head_dim",)),
 )
 _LETTER_FIELDS = {
     "L": (

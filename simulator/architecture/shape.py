@@ -27,6 +27,8 @@ class ModelArchitecture(Spec):
     layer_pattern: one letter a layer; absent = all F, or all S where there is a window. F full attention, S sliding window
     (chunks, with attention_chunk_size), C sparse attention (of a compressed cache, with compress_ratios), L linear attention,
     M Mamba-2, N no attention, E experts only, D MLP only; with M, E or D in it, every layer holds one block only.
+    global_head_dim, num_global_key_value_heads, attention_k_eq_v: of layers F where they differ from the sliding ones (Gemma 4),
+    the last for values that are the keys and so have no projection, though both are cached.
 
     num_experts: routed ones, in the layers after the first first_k_dense_replace whose number, from 1, is a multiple of
     decoder_sparse_step. moe_latent_size: width that routed experts work on. n_group: groups that routing picks from first.
@@ -52,6 +54,9 @@ class ModelArchitecture(Spec):
     num_attention_heads: Amount = 0
     num_key_value_heads: Amount = 0
     head_dim: Amount = 0
+    global_head_dim: Count | None = None
+    num_global_key_value_heads: Count | None = None
+    attention_k_eq_v: bool = False
     intermediate_size: Amount = 0
     intermediate_sizes: tuple[Amount, ...] | None = None
     mlp_type: Literal["gated", "gelu", "relu", "relu2"] = "gated"

@@ -19,7 +19,7 @@ _ABSENT: dict[str, Any] = {
         "index_head_dim", "index_topk", "index_layers", "compress_ratios", "linear_num_key_heads", "linear_num_value_heads",
         "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "linear_gate_rank", "mamba_num_heads",
         "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel", "num_nextn_predict_layers", "total_params",
-        "active_params", "total_params_source", "sources",
+        "active_params", "total_params_source", "sources", "global_head_dim", "num_global_key_value_heads", "attention_k_eq_v",
     )
 }  # fmt: skip
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from simulator.commands.flags import AsJson
-from simulator.console import err, print_json
+from simulator.console import console_of_stdout, err, print_json, print_sentence, print_table
 from simulator.spec import Problem, SpecError, nearest
 
 if TYPE_CHECKING:
@@ -183,16 +182,21 @@ def _print_plan(session: Session, as_json: bool) -> None:
             "round_s": round(plan.round_s, 3), "rounds": round(plan.rounds, 2), "kinds": kinds,
         })  # fmt: skip
         return
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{header.device_name} ({header.device}); GEMM in {', '.join(header.dtypes)}; passes in "
-                  f"{', '.join(header.pass_dtypes)}, {', '.join(header.modes)}; models: {', '.join(header.models)}")  # fmt: skip
-    table = Table("kind", "fit", "held out", "check", "s a round", box=None)
-    for kind, splits, seconds in rows:
-        table.add_row(kind.replace("_", " "), *(str(splits[split]) for split in ("fit", "held_out", "check")), f"{seconds:.1f}")
-    console.print(table)
-    console.print(
+    console = console_of_stdout()
+    print_sentence(
+        console,
+        f"{header.device_name} ({header.device}); GEMM in {', '.join(header.dtypes)}; passes in "
+        f"{', '.join(header.pass_dtypes)}, {', '.join(header.modes)}; models: {', '.join(header.models)}",
+    )
+    table = [
+        [kind.replace("_", " "), *(str(splits[split]) for split in ("fit", "held_out", "check")), f"{seconds:.1f}"]
+        for kind, splits, seconds in rows
+    ]
+    print_table(console, ("kind", "fit", "held out", "check", "s a round"), table)
+    print_sentence(
+        console,
         f"{len(plan.cells)} cells, {plan.dropped} left out for lack of time or memory. About {plan.setup_s:.0f} s to build, "
-        f"capture and compile, then {plan.round_s:.0f} s a round: {plan.minutes:g} minutes hold about {plan.rounds:.1f} rounds."
+        f"capture and compile, then {plan.round_s:.0f} s a round: {plan.minutes:g} minutes hold about {plan.rounds:.1f} rounds.",
     )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.commands.flags import AsJson, ScenarioPath
+from simulator.commands.flags import AsJson, OutDir, ScenarioPath
 from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table, progress_bars
 
 
@@ -14,6 +14,7 @@ def compare(
     scenario: ScenarioPath,
     by: Annotated[str, typer.Option(help="method, draft-tp, quantize or hardware.")],
     values: Annotated[str, typer.Option(help="What to try, comma-separated; left out, the usual ones.")] = "",
+    out: OutDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Methods, the draft's devices, types of weights or hardware side by side on the same requests, with the memory they take."""
@@ -28,9 +29,15 @@ def compare(
     from simulator.scenario import load_scenario
 
     loaded = load_scenario(scenario).alone()
+    if out is not None:
+        from simulator.reports.files import prepare_directory, write_comparison  # with every figure: slow to load
+
+        prepare_directory(out)
     asked = [value.strip() for value in values.split(",") if value.strip()]
     with progress_bars(quiet=as_json, doing="comparing", things="alternatives") as progress:
         answer = comparison.compare(loaded, by, asked, progress)
+    if out is not None:
+        write_comparison(answer, out)
     if as_json:
         print_json(comparison_summary(answer))
         return
@@ -42,3 +49,5 @@ def compare(
     if memory:
         print_table(console, header, memory)
     print_notes(console, [], comparison_notes(answer))
+    if out is not None:
+        console.print(f"Report and figure: {out}")

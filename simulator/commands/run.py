@@ -60,7 +60,7 @@ def run(
         return
     console = console_of_stdout()
     print_verdict(console, headline(result), VERDICT_STYLE.get(answer(result), "bold"))
-    header, rows = run_table(result)
+    header, rows = run_table(result, console.width)
     print_table(console, header, rows)
     print_notes(console, [result.plain.summary.note], result.warnings)
     if out is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -59,8 +60,8 @@ class AlikeRounds:
     """The cost of such rounds for a fixed number of sequences and drafts.
 
     Every function begins with the cached tokens of all sequences together, the same with each counted up to the window, and
-    those of the longest. `one` and `many`: (seconds, the target's part of them as chunks of prompts are priced against it, …) of
-    one round from numbers, and of many from arrays; `each`: the seconds of one after the other. `prompts(…, target_s, prefill,
+    those of the longest. `one`: (seconds, the target's part of them as chunks of prompts are priced against it, …) of one round
+    from numbers; `many`: the seconds of many from arrays; `each`: those of one after the other. `prompts(…, target_s, prefill,
     prompts_finished)`: the terms that chunks add.
     """
 
@@ -70,14 +71,14 @@ class AlikeRounds:
         self._names = [name for name, _ in terms]
         self.one, self.prompts = self._replay.of_numbers, prompts
 
-    @property
-    def many(self) -> Callable[..., tuple[Any, ...]]:
-        return self._replay.of_arrays
+    @cached_property
+    def many(self) -> Callable[..., Any]:
+        return self._replay.first_of_arrays
 
-    @property
+    @cached_property
     def each(self) -> Callable[[Iterable[Sequence[Any]]], list[Any]]:
         return self._replay.first_of_each
 
     def terms(self, context: Any, windowed: Any, longest: Any) -> NamedSeconds:
         """The named parts of many rounds; those that do not depend on contexts are one number for all of them."""
-        return list(zip(self._names, self.many(context, windowed, longest)[2:], strict=True))
+        return list(zip(self._names, self._replay.of_arrays(context, windowed, longest)[2:], strict=True))

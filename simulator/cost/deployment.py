@@ -113,8 +113,9 @@ class Deployment:
             )
         size = self.draft_tensor_parallel_size
         return ForwardCost(
-            self.drafter, self.hardware, self.engine, size, self.drafter_weights, self.kv_cache, self._draft_parallelism()
-        )
+            self.drafter, self.hardware, self.engine, size, self.drafter_weights, self.kv_cache, self._draft_parallelism(),
+            captured=self.method not in self.engine.uncaptured_draft_methods,
+        )  # fmt: skip
 
     def _draft_parallelism(self) -> Parallelism:
         """Every rank drafts for its own sequences, in one stage; experts of both models lie on the devices of all ranks."""
@@ -131,8 +132,9 @@ class Deployment:
         if not self.speculative:
             return StepPricer(self.target_cost())
         drafter = Drafter(
-            self.method, self.engine, self.draft_cost(), full_acceptance_rate, self.draft_kv_tokens, self.tree, self.remote_draft
-        )
+            self.method, self.engine, self.draft_cost(), full_acceptance_rate, self.draft_kv_tokens, self.tree, self.remote_draft,
+            self.hardware.coefficients.host_time_factor.value,
+        )  # fmt: skip
         return StepPricer(self.target_cost(), drafter)
 
     # ---------------------------------------------------------------------------------------------------------- memory

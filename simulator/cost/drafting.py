@@ -15,7 +15,7 @@ from simulator.cost.forward_pass import ForwardPass, uniform_pass
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.roofline import Bound
 from simulator.cost.tape import added, looked_up, smaller
-from simulator.cost.terms import CostTerm
+from simulator.cost.terms import CostTerm, PassCost
 from simulator.draft_tree import Tree
 from simulator.serving_engine import ServingEngine
 
@@ -24,7 +24,8 @@ from simulator.serving_engine import ServingEngine
 class Drafter:
     """What drafts: `passes` prices the draft model or head (None for a search of the text). full_acceptance_rate: share of
     rounds in which every draft is accepted, which widens the next first pass under the `catch_up` rule. kv_tokens: the part of
-    the cache that a sparse-KV self-draft reads. remote: the link to a device of its own, None beside the target."""
+    the cache that a sparse-KV self-draft reads. remote: the link to a device of its own, None beside the target.
+    host_time_factor: of the host that runs the engine, as in `hardware.Coefficients`."""
 
     method: str
     engine: ServingEngine
@@ -33,6 +34,7 @@ class Drafter:
     kv_tokens: int | None = None
     tree: Tree | None = None
     remote: RemoteDraft | None = None
+    host_time_factor: float = 1.0
 
     @property
     def has_cache(self) -> bool:
@@ -43,13 +45,14 @@ class Drafter:
     def step_overhead_s(self) -> float:
         """Host time of one draft pass."""
         base_s = self.engine.draft_step_overhead_s[overhead_name(self.engine, self.method)].value
-        return base_s + (self.engine.tree_draft_step_overhead_s.value if self.tree else 0.0)
+        return self.host_time_factor * (base_s + (self.engine.tree_draft_step_overhead_s.value if self.tree else 0.0))
 
     @property
     def broadcast_s(self) -> float:
         """What the workers of other devices must be told of each draft pass."""
         told = self.engine.draft_broadcast_s
-        return told.value if told is not None and self.passes is not None and self.passes.tensor_parallel_size > 1 else 0.0
+        several = self.passes is not None and self.passes.tensor_parallel_size > 1
+        return self.host_time_factor * told.value if told is not None and several else 0.0
 
 
 def overhead_name(engine: ServingEngine, method: str) -> str:
@@ -102,7 +105,19 @@ def _sequential(drafter: Drafter, gamma: int, sequences: int, context: float) ->
     fusion_s = passes.fusion_s(round(sequences * first_rows))
     # EAGLE-3 fuses three states of the target once; EAGLE and MTP join embedding and state before every pass.
     again_s = 0.0 if drafter.method == "eagle3" else passes.fusion_s(sequences * width)
-    return _terms(drafter, first.seconds + fusion_s, first.bound, (count - 1) * (later.seconds + again_s), later.bound, count)
+    if passes.captured:
+        wait = []
+    else:
+        (first, first_wait_s), (later, later_wait_s) = _apart(first), _apart(later)
+        wait = [CostTerm(LAUNCH_WAIT, first_wait_s + (count - 1) * later_wait_s, "host")]
+    first_s, later_s = first.seconds + fusion_s, (count - 1) * (later.seconds + again_s)
+    return _terms(drafter, first_s, first.bound, later_s, later.bound, count) + wait
+
+
+def _apart(cost: PassCost) -> tuple[PassCost, float]:
+    """A pass without what the device waits for launches, and that wait."""
+    waits = [term.seconds for term in cost.terms if term.name == "launch_wait"]
+    return PassCost(tuple(term for term in cost.terms if term.name != "launch_wait")), added(waits)
 
 
 def _itself(drafter: Drafter, gamma: int, sequences: int, context: float) -> list[CostTerm]:
@@ -166,7 +181,7 @@ def _first(sequences: int, rows_per_sequence: float, context: float, window: int
 
 def _search(drafter: Drafter, gamma: int, sequences: int, context: float) -> list[CostTerm]:
     """A search of the sequence's own tokens, or of a suffix tree of past answers, on the CPU; no pass."""
-    return [CostTerm("draft_lookup", sequences * drafter.engine.ngram_lookup_s.value, "host")]
+    return [CostTerm("draft_lookup", drafter.host_time_factor * sequences * drafter.engine.ngram_lookup_s.value, "host")]
 
 
 METHODS: dict[str, Callable[[Drafter, int, int, float], list[CostTerm]]] = {
@@ -182,5 +197,7 @@ METHODS: dict[str, Callable[[Drafter, int, int, float], list[CostTerm]]] = {
     "ngram": _search,
     "suffix": _search,
 }
+# What devices wait for launches of draft passes, where the engine has graphs of the target alone.
+LAUNCH_WAIT = "draft_launch_wait"
 CACHED_METHODS = ("draft_model", "eagle", "eagle3", "mtp", "block")
 FUSING_METHODS = ("eagle3", "block")

@@ -26,7 +26,7 @@ from simulator.cost.roofline import (
     gemms,
 )
 from simulator.cost.states import state_term
-from simulator.cost.tape import added, known, larger, looked_up
+from simulator.cost.tape import added, all_looked_up, known, larger
 from simulator.cost.terms import CostTerm, PassCost, terms_at
 from simulator.hardware import Hardware
 from simulator.number_format import FORMATS
@@ -56,7 +56,7 @@ class ForwardCost:
     """Prices passes of one model. `weights`, `kv_cache`: stored types (names of `number_format.FORMATS`).
 
     parallelism: pipeline stages, data-parallel ranks, experts, nodes. A pass is then that of one rank and one microbatch, through
-    all stages, while the other ranks do as much.
+    all stages, while the other ranks do as much. captured: whether the engine's graphs hold passes of this model.
     """
 
     architecture: ModelArchitecture
@@ -66,6 +66,7 @@ class ForwardCost:
     weights: str
     kv_cache: str
     parallelism: Parallelism = ONE_GROUP
+    captured: bool = True
     _dense: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _heads: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _fusions: dict[int, float] = field(default_factory=dict, init=False, repr=False)
@@ -118,6 +119,21 @@ class ForwardCost:
         return launches / (LAUNCHES["attention"] + LAUNCHES["mlp"])
 
     @property
+    def launches_s(self) -> float:
+        """Host time to launch the kernels of one pass that no graph holds."""
+        return self.launched_layers * self.launch_per_layer_s
+
+    @property
+    def launch_per_layer_s(self) -> float:
+        """Host time to launch a dense layer with attention, by the engine and this device's host."""
+        return self.engine.launch_per_layer_s.value * self.host_time_factor
+
+    @property
+    def host_time_factor(self) -> float:
+        """How long this device's host takes, over the hosts that engines' constants were measured on."""
+        return self.hardware.coefficients.host_time_factor.value
+
+    @property
     def launched_recurrent_layers(self) -> float:
         """The same of its recurrent mixers alone, the matrices around them left out."""
         return self.recurrent_layers * LAUNCHES["recurrent"] / (LAUNCHES["attention"] + LAUNCHES["mlp"])
@@ -153,12 +169,24 @@ class ForwardCost:
         engine, prompts = self.engine, bool(asked.prefill)
         new_tokens = asked.rows + sum([tokens for tokens, _ in asked.prefill])
 
-        def captured(tokens: int) -> int | None:
-            return captured_rows(engine, tokens, int(known(asked.sequences)), prompts)
+        sequences = int(known(asked.sequences))
 
-        rows = looked_up(lambda tokens: captured(tokens) or tokens, new_tokens)
-        layers, small_kernels = terms_at(self._terms_by_rows, rows)
-        terms = [layers, *terms_at(self._head_term, asked.logit_rows), small_kernels]
+        def captured_of(tokens: int) -> int | None:
+            return captured_rows(engine, tokens, sequences, prompts) if self.captured else None
+
+        def by_tokens(tokens: int) -> tuple[float, float, float, float]:
+            """Rows of the graph that runs, or of the pass; seconds of layers, small kernels and launches that no graph holds."""
+            captured = captured_of(tokens)
+            layers, small_kernels = self._terms_by_rows(captured or tokens)
+            return captured or tokens, layers.seconds, small_kernels.seconds, self.launches_s if captured is None else 0.0
+
+        rows, layers_s, small_s, launch_s = all_looked_up(by_tokens, new_tokens, 4)
+        layers, small_kernels = self._terms_by_rows(int(known(rows)))
+        terms = [
+            layers._replace(seconds=layers_s),
+            *terms_at(self._head_term, asked.logit_rows),
+            small_kernels._replace(seconds=small_s),
+        ]
         if self.moe_layers:
             terms.append(self.experts.term(asked, new_tokens))
         if self.recurrent_layers:
@@ -170,11 +198,9 @@ class ForwardCost:
         if unfused_s > 0:
             terms.append(CostTerm("unfused_kernels", unfused_s, "latency"))
         terms += self.exchanges.terms(rows, new_tokens - asked.rows, asked.load)
-        launches_s, launch_s = self.launched_layers * engine.launch_per_layer_s.value, None
         # A number that is not known yet was large as the tape was recorded: what is captured then always is.
-        if captured(int(known(new_tokens))) is None:
-            launch_s = looked_up(lambda tokens: launches_s if captured(tokens) is None else 0.0, new_tokens)
-        return _OtherTerms(tuple(terms), launch_s)
+        captured = captured_of(int(known(new_tokens))) is not None
+        return _OtherTerms(tuple(terms), None if captured else launch_s)
 
     def _head_term(self, rows: int) -> tuple[CostTerm]:
         head = self.lm_head(rows)
@@ -193,10 +219,12 @@ class ForwardCost:
         """All dense matrices of all layers for `rows` rows."""
         found = self._dense.get(rows)
         if found is None:
-            found = self._dense[rows] = self.matrices_s(
-                rows, [(n, k, group.count) for group in self.groups for n, k in group.matrices]
-            )
+            found = self._dense[rows] = self.matrices_s(rows, self._dense_shapes)
         return found
+
+    @cached_property
+    def _dense_shapes(self) -> list[tuple[float, float, int]]:
+        return [(n, k, group.count) for group in self.groups for n, k in group.matrices]
 
     def lm_head(self, rows: int) -> Operation:
         """LM head over `rows` rows, in 16 bit unless the format quantizes it too."""
@@ -206,7 +234,8 @@ class ForwardCost:
         if found is None:
             n, k = self.architecture.lm_head_shape(self.tensor_parallel_size)
             head_format = FORMATS["fp32"] if self.weights == "fp32" else self.format
-            law = self.engine.row_law(self.weights if head_format.head_bits < 16 else "bf16", self.hardware)
+            wide = head_format.quantized and head_format.head_bits >= 16
+            law = self.engine.row_law("bf16", self.hardware) if wide else self.row_law
             dtype = (
                 "fp32"
                 if self.weights == "fp32" and "fp32" in self.hardware.profile.peak_flops_per_s

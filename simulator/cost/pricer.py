@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 
 from simulator.cost.alike import AlikeRounds, PromptsBeside
 from simulator.cost.cache_groups import cache_groups
-from simulator.cost.drafting import FUSING_METHODS, Drafter, draft_prefill_terms, drafting_terms, idle_terms
+from simulator.cost.drafting import FUSING_METHODS, LAUNCH_WAIT, Drafter, draft_prefill_terms, drafting_terms, idle_terms
 from simulator.cost.forward import ForwardCost
 from simulator.cost.forward_pass import ForwardPass, uniform_pass
 from simulator.cost.parallelism import fullest_prompts, share
@@ -55,7 +55,7 @@ class StepPricer:
         assert self.drafter is not None
         window = self.target.window
         sequences, in_flight, load = self._share(sequences)
-        plain = self._pass_terms(uniform_pass(sequences, 1, context, window)._replace(load=load), speculative=False)
+        plain = self._undrafted_terms(uniform_pass(sequences, 1, context, window)._replace(load=load))
         tree = self.drafter.tree
         if tree is not None:
             asked = uniform_pass(sequences, tree.nodes, context, window)._replace(load=load)
@@ -63,7 +63,7 @@ class StepPricer:
         else:
             verify = self._verified(gamma, sequences, context, proposal_rate, plain, load)
         draft = drafting_terms(self.drafter, gamma, sequences, sequences * context)
-        draft = self._exposed(draft, added([term.seconds for term in verify]), gamma)
+        draft = self._exposed(draft, verify, gamma)
         verify = verify + bubble(self.target, self.drafter, in_flight, verify, draft)
         return RoundCost(
             gamma, tuple(draft), tuple(verify), tuple(plain + bubble(self.target, self.drafter, in_flight, plain, []))
@@ -79,13 +79,18 @@ class StepPricer:
         # A rank without a sequence runs one empty row, to keep step with the others.
         return each, in_flight, min(max(sequences, ranks) / (ranks * in_flight * max(each, 1)), 1.0)
 
-    def _exposed(self, draft: list[CostTerm], verify_s: float, gamma: int) -> list[CostTerm]:
-        """Drafting terms as far as the round waits for them: a device of its own may draft ahead during verification."""
-        remote = self.drafter.remote if self.drafter is not None else None
+    def _exposed(self, draft: list[CostTerm], verify: Sequence[CostTerm], gamma: int) -> list[CostTerm]:
+        """Drafting terms as far as the round waits for them: a device of its own may draft ahead during verification, and passes
+        without a graph are launched while the device verifies."""
+        assert self.drafter is not None
+        remote = self.drafter.remote
+        if any(term.name == LAUNCH_WAIT for term in draft):
+            device_s = added([term.seconds for term in verify if term.bound != "host"])
+            waited = [term._replace(seconds=larger(term.seconds - device_s, 0.0)) for term in draft if term.name == LAUNCH_WAIT]
+            draft = [term for term in draft if term.name != LAUNCH_WAIT] + waited
         if remote is None or not remote.overlap or gamma == 0:
             return draft
-        assert self.drafter is not None
-        draft_s = added([term.seconds for term in draft])
+        draft_s, verify_s = added([term.seconds for term in draft]), added([term.seconds for term in verify])
         kept = remote.exposed_share(draft_s, verify_s, self.drafter.full_acceptance_rate, gamma)
         return [term._replace(seconds=kept * term.seconds) for term in draft]
 
@@ -143,7 +148,7 @@ class StepPricer:
         """One plain step of `sequences` at equal `context`, as in `round`."""
         sequences, in_flight, load = self._share(sequences)
         asked = uniform_pass(sequences, 1, context, self.target.window)._replace(load=load)
-        terms = self._pass_terms(asked, speculative=False)
+        terms = self._undrafted_terms(asked)
         return PassCost(tuple(terms + bubble(self.target, self.drafter, in_flight, terms, [])))
 
     def prefill_s(self, prompt_tokens: int, chunk_tokens: int) -> float:
@@ -278,8 +283,7 @@ class StepPricer:
             if gamma or self.drafts_at is None or self.drafts_at(asked.sequences):
                 terms += drafting_terms(self.drafter, 1, drafting, drafting_context)
         elif gamma:
-            verify_s = added([term.seconds for term in terms]) if self.drafter.remote is not None else 0.0
-            terms += self._exposed(drafting_terms(self.drafter, gamma, drafting, drafting_context), verify_s, gamma)
+            terms += self._exposed(drafting_terms(self.drafter, gamma, drafting, drafting_context), terms, gamma)
         elif self.drafter.remote is None:
             terms += idle_terms(self.drafter, asked.sequences, asked.context_tokens)
         return terms
@@ -343,9 +347,29 @@ class StepPricer:
 
     def _pass_terms(self, asked: ForwardPass, speculative: bool) -> list[CostTerm]:
         """The target's pass with sampling and the host's share of a step."""
+        terms = self._undrafted_terms(asked, speculative)
+        return terms if self._unoverlapped is None else [*terms, self._unoverlapped_term(asked, speculative)]
+
+    @cached_property
+    def _unoverlapped(self) -> dict[str, float] | None:
+        """Of a method under which the engine does not prepare steps ahead: what the host takes in the open beside."""
+        engine, drafter = self.target.engine, self.drafter
+        if drafter is None or drafter.method not in engine.unoverlapped_methods:
+            return None
+        return {name: self.target.host_time_factor * each.value for name, each in engine.unoverlapped_s.items()}
+
+    def _unoverlapped_term(self, asked: ForwardPass, speculative: bool) -> CostTerm:
+        found = self._unoverlapped or {}
+        requests = asked.sequences + len(asked.prefill)
+        seconds = found.get("step", 0.0) + requests * found.get("request", 0.0)
+        return CostTerm("unoverlapped_host", seconds + (found.get("round", 0.0) if speculative else 0.0), "host")
+
+    def _undrafted_terms(self, asked: ForwardPass, speculative: bool = False) -> list[CostTerm]:
+        """The same where the engine's steps overlap as they do without a drafter."""
         engine, hardware = self.target.engine, self.target.hardware
         requests = asked.sequences + len(asked.prefill)
-        host_s = engine.step_overhead_s.value + requests * engine.request_overhead_s.value
+        slower = self.target.host_time_factor
+        host_s = slower * (engine.step_overhead_s.value + requests * engine.request_overhead_s.value)
         passes = (engine.rejection_passes if speculative else engine.sampler_passes).value
         sampling_s = logits_s(asked.logit_rows, self.target.architecture.vocab_size, passes, hardware)
         terms = [
@@ -357,7 +381,7 @@ class StepPricer:
         workers = self.target.tensor_parallel_size * self.target.parallelism.pipeline_parallel_size
         if engine.broadcast_s is not None and workers > 1:
             each_s = engine.broadcast_request_s.value if engine.broadcast_request_s is not None else 0.0
-            terms.append(CostTerm("broadcast", engine.broadcast_s.value + requests * each_s, "host"))
+            terms.append(CostTerm("broadcast", slower * (engine.broadcast_s.value + requests * each_s), "host"))
         passed = self.target.price(asked).terms
         terms += passed
         if self.metadata_s and (speculative or asked.prefill):
@@ -373,7 +397,7 @@ class StepPricer:
             return 0.0
         passes = self.drafter.passes if self.drafter.has_cache and self.drafter.remote is None else None
         groups = cache_groups(self.target.architecture, passes.architecture if passes is not None else None)
-        return groups * each.value if groups > 1 else 0.0
+        return self.target.host_time_factor * groups * each.value if groups > 1 else 0.0
 
     @cached_property
     def beside_rounds_s(self) -> float:
@@ -383,19 +407,19 @@ class StepPricer:
         times = engine.mixed_recurrent_launches
         if times is None or self.drafter is None or not self.target.recurrent_layers:
             return 0.0
-        return times.value * self.target.launched_recurrent_layers * engine.launch_per_layer_s.value + self.metadata_s
+        return times.value * self.target.launched_recurrent_layers * self.target.launch_per_layer_s + self.metadata_s
 
     def _round_overheads(self) -> list[CostTerm]:
         """What the host adds to a speculative round, and bringing recurrent states back to the last accepted position."""
-        engine, drafter = self.target.engine, self.drafter
+        engine, drafter, slower = self.target.engine, self.drafter, self.target.host_time_factor
         seconds = engine.round_overhead_s.value
         if drafter is not None and drafter.tree is not None:
             seconds += engine.tree_round_overhead_s.value
         if drafter is not None and drafter.method in FUSING_METHODS:
             seconds += engine.feature_overhead_s.value
-        terms = [CostTerm("round_overhead", seconds, "host")]
+        terms = [CostTerm("round_overhead", slower * seconds, "host")]
         if self.target.recurrent_layers:
-            rollback_s = self.target.recurrent_layers * engine.state_rollback_s.value
+            rollback_s = slower * self.target.recurrent_layers * engine.state_rollback_s.value
             terms.append(CostTerm("state_rollback", rollback_s, "host"))
         return terms
 

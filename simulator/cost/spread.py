@@ -25,6 +25,10 @@ class Spread:
         """With an independent doubt added to both sides."""
         return Spread(math.hypot(self.down, log_std), math.hypot(self.up, log_std))
 
+    def not_below(self, share: float) -> Spread:
+        """Of a quantity that cannot be less than so large a share of the middle, at most 1."""
+        return Spread(min(self.down, -math.log(min(share, 1.0)) / Z80), self.up)
+
     def scaled(self, share: float) -> Spread:
         """Of a quantity that follows only in part."""
         return Spread(self.down * share, self.up * share)

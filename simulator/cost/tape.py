@@ -36,6 +36,8 @@ def _looked_up(function: Callable[[Any], Any], number: Any) -> Any:
     return function(number)
 
 
+# Which of the numbers that a function gave for one.
+_PARTS = tuple(operator.itemgetter(place) for place in range(8))
 # Python reads at most 200 nested parentheses.
 _DEEPEST = 40
 
@@ -64,6 +66,7 @@ _OPERATIONS: dict[Operation, tuple[str, str]] = {
     _larger: ("{0} if {0} > {1} else {1}", "maximum({0}, {1})"),
     _smaller: ("{0} if {0} < {1} else {1}", "minimum({0}, {1})"),
     _looked_up: ("{0}({1})", "each({0}, {1})"),
+    **{part: (f"{{0}}[{place}]", f"{{0}}[:, {place}]") for place, part in enumerate(_PARTS)},
 }
 
 
@@ -112,6 +115,11 @@ class Replay:
     def __init__(self, written: _Written, constants: Sequence[Any]):
         self._written, self._constants = written, constants
 
+    @property
+    def _beside_arrays(self) -> Sequence[Any]:
+        """An array meets another of no dimensions sooner than it meets a number."""
+        return [constant if callable(constant) else np.array(constant) for constant in self._constants]
+
     @cached_property
     def of_numbers(self) -> _OfAll:
         """All inputs are numbers."""
@@ -120,7 +128,12 @@ class Replay:
     @cached_property
     def of_arrays(self) -> _OfAll:
         """All inputs are arrays."""
-        return self._written.of_arrays(*self._constants)
+        return self._written.of_arrays(*self._beside_arrays)
+
+    @cached_property
+    def first_of_arrays(self) -> Callable[..., Any]:
+        """The first result alone; all inputs are arrays."""
+        return self._written.first_of_arrays(*self._beside_arrays)
 
     @cached_property
     def first_of_each(self) -> _OfEach:
@@ -166,7 +179,7 @@ class _Written:
     def __init__(self, inputs: int, steps: tuple[_Step, ...], answer: tuple[int, ...], constants: int):
         self._inputs, self._steps, self._answer = inputs, steps, answer
         self._taken = ", ".join(map(_name, range(inputs)))
-        self._constants = ", ".join(f"c{index}" for index in range(constants))
+        self._constants = ", ".join(_name(-1 - index) for index in range(constants))
 
     @cached_property
     def of_numbers(self) -> Callable[..., _OfAll]:
@@ -177,15 +190,23 @@ class _Written:
         return self._of_all(1)
 
     @cached_property
+    def first_of_arrays(self) -> Callable[..., Callable[..., Any]]:
+        done, (result,) = self._lines(self._answer[:1], 1)
+        return self._compiled(self._taken, done, result)
+
+    @cached_property
     def first_of_each(self) -> Callable[..., _OfEach]:
-        done, (result,) = _lines(self._inputs, self._steps, self._answer[:1], 0)
+        done, (result,) = self._lines(self._answer[:1], 0)
         within = [f"  {line}" for line in done]
         done = ["found = []", f"for {self._taken}, in lists:", *within, f"  found.append({result})"]
         return self._compiled("lists", done, "found")
 
     def _of_all(self, form: int) -> Callable[..., _OfAll]:
-        done, results = _lines(self._inputs, self._steps, self._answer, form)
+        done, results = self._lines(self._answer, form)
         return self._compiled(self._taken, done, f"({''.join(f'{result}, ' for result in results)})")
+
+    def _lines(self, answer: tuple[int, ...], form: int) -> tuple[list[str], list[str]]:
+        return _lines(self._inputs, self._steps, answer, form)
 
     def _compiled(self, taken: str, done: Iterable[str], result: str) -> Callable[..., Any]:
         body = "".join(f"    {line}\n" for line in done)
@@ -260,6 +281,14 @@ def looked_up(function: Callable[[Any], float], number: float) -> float:
     """function(number), also of a number that is not known yet: a replay then asks the function, once for each number."""
     if isinstance(number, Traced):
         return cast(float, number.tape.do(_looked_up, _Remembered(function).__getitem__, number))
+    return function(number)
+
+
+def all_looked_up(function: Callable[[Any], Sequence[float]], number: float, count: int) -> Sequence[float]:
+    """The `count` numbers of function(number), as `looked_up`: a replay asks once for all of them."""
+    if isinstance(number, Traced):
+        found = number.tape.do(_looked_up, _Remembered(function).__getitem__, number)
+        return [cast(float, number.tape.do(part, found)) for part in _PARTS[:count]]
     return function(number)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from simulator.cost.roofline import Bound
-from simulator.cost.tape import added, known, looked_up
+from simulator.cost.tape import added, all_looked_up, known
 
 
 class CostTerm(NamedTuple):
@@ -45,8 +45,5 @@ def terms_at(terms: Callable[[Any], Sequence[CostTerm]], number: float) -> Seque
     found = terms(known(number))
     if known(number) is number:
         return found
-
-    def seconds(place: int) -> float:
-        return looked_up(lambda number: terms(number)[place].seconds, number)
-
-    return [term._replace(seconds=seconds(place)) for place, term in enumerate(found)]
+    seconds = all_looked_up(lambda number: [term.seconds for term in terms(number)], number, len(found))
+    return [term._replace(seconds=each) for term, each in zip(found, seconds, strict=True)]

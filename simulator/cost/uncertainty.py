@@ -72,26 +72,38 @@ class UncertainPricer:
         ratio, _ = self.sensitivities(gamma, batch, context, 1.0)
         return math.sqrt(self._covariance(ratio, ratio)) / self.doubts.coefficient_share
 
-    def spread(self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0) -> Spread:
-        """The doubt of ln R: of coefficients, of repetition, and of what was never measured."""
+    def spread(self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0, *, assumed_std: float = 0.0) -> Spread:
+        """The doubt of ln R: of coefficients, of repetition, of what was never measured, and of what was assumed besides."""
         ratio, _ = self.sensitivities(gamma, batch, context, proposal_rate)
-        return self._with_floor(math.sqrt(self._covariance(ratio, ratio)))
+        coefficients = math.hypot(math.sqrt(self._covariance(ratio, ratio)), assumed_std)
+        return self._with_floor(coefficients, self.base.round(gamma, batch, context, proposal_rate).r)
 
-    def _with_floor(self, coefficients: float) -> Spread:
-        """With what stays in doubt whatever the coefficients."""
-        return unmeasured(self.deployment).spread(self.doubts).widened(math.hypot(coefficients, ROUND_NOISE_STD))
+    def _with_floor(self, coefficients: float, r: float) -> Spread:
+        """With what stays in doubt whatever the coefficients, down to R = 1: a round holds a plain step of the same batch, with
+        more rows, and so is never the cheaper of the two. None of the published runs measured less."""
+        doubt = unmeasured(self.deployment).spread(self.doubts).widened(math.hypot(coefficients, ROUND_NOISE_STD))
+        return doubt.not_below(1 / max(r, 1.0))
 
     def given_plain_step(
-        self, measured_s: float, gamma: int, batch: int, context: float, proposal_rate: float = 1.0
+        self,
+        measured_s: float,
+        gamma: int,
+        batch: int,
+        context: float,
+        proposal_rate: float = 1.0,
+        *,
+        assumed_std: float = 0.0,
     ) -> tuple[float, Spread]:
-        """(shift of ln R, its remaining doubt) once a plain step of `measured_s` was seen."""
+        """(R, the doubt of its logarithm that remains) once a plain step of `measured_s` was seen."""
         ratio, plain = self.sensitivities(gamma, batch, context, proposal_rate)
         base = self.base.round(gamma, batch, context, proposal_rate)
         surprise = math.log(measured_s / base.plain_step_s)
         shared = self._covariance(ratio, plain)
         gain = shared / (self._covariance(plain, plain) + STEP_NOISE_STD**2)
         left = self._covariance(ratio, ratio) - gain * shared
-        return gain * surprise, self._with_floor(math.sqrt(max(left, 0.0)))
+        # Linear in the surprise: a step measured far from the model must not make a round cheaper than the step it contains.
+        r = max(base.r * math.exp(gain * surprise), min(base.r, 1.0))
+        return r, self._with_floor(math.hypot(math.sqrt(max(left, 0.0)), assumed_std), r)
 
     def _covariance(self, first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
         """Of two quantities, by their sensitivities, as far as it shows; a variance is none below 0."""
@@ -197,6 +209,7 @@ def _relevant(deployment: Deployment) -> Callable[[str], bool]:
         "ngram": deployment.method in MODELLESS_METHODS,
         "walk": deployment.engine.attention_regime(deployment.hardware) == "serial_walk",
         "broadcast": deployment.tensor_parallel_size * deployment.parallelism.pipeline_parallel_size > 1,
+        "unoverlapped": deployment.method in deployment.engine.unoverlapped_methods,
         "reserved": False,
         "prompt": False,
     }

@@ -26,8 +26,9 @@ class Coefficients(Spec):
     without split-KV: its overhead, and one block's serial walk over the KV cache (seconds per cached token at head
     dimension 128, what each query row adds to that, and fixed); walk_copy_*: where that kernel is given copies of the cache, one
     for every query head (PyTorch with a mask), seconds per copied byte beyond those that the caches hold.
-    elementwise_overhead_s: one small kernel (norm, rotary embedding, activation, KV write). sampling_bandwidth_fraction: of
-    passes over logits; absent: as for weights.
+    elementwise_overhead_s: one small kernel (norm, rotary embedding, activation, KV write). host_time_factor: how long the
+    host beside it takes for the same launches and the same Python, over the hosts that engines' constants were measured on.
+    sampling_bandwidth_fraction: of passes over logits; absent: as for weights.
 
     expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, time per layer beside it, how much of
     a new choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where routing picks groups
@@ -57,6 +58,7 @@ class Coefficients(Spec):
     walk_copy_s_per_byte: Quantity
     walk_copy_free_bytes: Quantity
     elementwise_overhead_s: Quantity
+    host_time_factor: Quantity
     expert_bandwidth_fraction: Quantity
     expert_overhead_s: Quantity
     expert_row_correlation: Quantity

@@ -42,6 +42,7 @@ class HardwareOverride(Spec):
     walk_copy_s_per_byte: Annotated[float, Field(ge=0, le=10)] | None = None
     walk_copy_free_bytes: Annotated[float, Field(ge=0, le=1e16)] | None = None
     elementwise_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    host_time_factor: Annotated[float, Field(gt=0, le=100)] | None = None
     sampling_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     expert_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     expert_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None

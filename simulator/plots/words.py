@@ -14,22 +14,22 @@ from simulator.hardware import INTER_NODE, Quantity
 from simulator.printed_numbers import significant
 from simulator.scenario import Scenario
 
-# An interval this much wider than its value says only that there were too few requests.
-UNKNOWN_SPREAD = 1e3
+# An interval that reaches this many times beyond its value says only that there were too few requests.
+UNKNOWN_SPREAD = 10
 
 
 def is_known(estimate: Estimate) -> bool:
     """Whether the interval says anything."""
-    return estimate.low > 0 and estimate.high < UNKNOWN_SPREAD * estimate.value
+    return estimate.value < UNKNOWN_SPREAD * estimate.low and estimate.high < UNKNOWN_SPREAD * estimate.value
 
 
 def interval(estimate: Estimate) -> str:
-    """The bounds, or that there are none.
+    """The bounds, or that requests were too few for any.
 
     >>> interval(Estimate(1.62, 1.5, 1.75))
     '1.50–1.75'
     """
-    return f"{significant(estimate.low)}–{significant(estimate.high)}" if is_known(estimate) else "unknown"
+    return f"{significant(estimate.low)}–{significant(estimate.high)}" if is_known(estimate) else "too few"
 
 
 def short_name(model: str) -> str:

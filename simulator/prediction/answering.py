@@ -61,16 +61,13 @@ def answer(question: Question, point: OperatingPoint, document: Document, doubts
     if measured_s is not None:
         notes += _surprising(measured_s / cost.plain_step_s, point, document)
     if measured_s is None:
-        shift, spread = 0.0, pricer.spread(gamma, batch, question.context)
+        r, spread = cost.r, pricer.spread(gamma, batch, question.context, assumed_std=question.extra_std)
     else:
-        shift, spread = pricer.given_plain_step(measured_s, gamma, batch, question.context)
-    spread = spread.widened(question.extra_std)
-    # Linear in the surprise: a step measured far from the model must not make a round cheaper than the step it contains.
-    r = max(cost.r * math.exp(shift), min(cost.r, 1.0))
+        r, spread = pricer.given_plain_step(measured_s, gamma, batch, question.context, assumed_std=question.extra_std)
     plain_s = cost.plain_step_s if measured_s is None else measured_s
     low, high = r * spread.low, r * spread.high
     speedups = speedup_interval(question, pricer.base, tau, (r, high, low), plain_s) if tau else (None, None, None)
-    even_rate = pricer.base.break_even_rate(gamma, batch, question.context, log_shift=shift)
+    even_rate = pricer.base.break_even_rate(gamma, batch, question.context, log_shift=math.log(r / cost.r))
     return Prediction(
         id=point.id, status="ok", plain_step_s=plain_s, round_s=r * plain_s, r=r, r_low=low, r_high=high,
         speedup=speedups[0], speedup_low=speedups[1], speedup_high=speedups[2],

@@ -8,28 +8,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simulator.acceptance import band_for
 from simulator.cost.deployment import Deployment
-from simulator.cost.spread import Estimate
+from simulator.cost.spread import Estimate, Spread
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.cost.unmeasured import unmeasured, unmeasured_note
 from simulator.draft_tree import Tree
 from simulator.hardware import find_hardware
 from simulator.number_format import FORMATS
-from simulator.prediction import verdict
-from simulator.scenario import Scenario, scenario_of
-from simulator.serving import Summary, summarise
+from simulator.scenario import ALTERNATIVES, NO_DRAFTER, Scenario, scenario_of
+from simulator.serving import ServingResult, Summary, summarise
 from simulator.simulation import (
     Progress,
     Server,
     batching_rules,
     chosen,
+    paired_doubt,
     proposal_share,
     require_served,
     speculative_servers,
+    verdict_of,
 )
 from simulator.spec import Document, Problem, SpecError, nearest
 from simulator.speculation import HEAD_FAMILIES, METHODS, MODELLESS_METHODS
@@ -60,7 +61,8 @@ class Alternative:
     """One row, at the one of the scenario's γ and trees that `simulation.chosen` takes. Times are seconds per output token, means
     over requests; two where acceptance is open, at its low and high end.
     gain: time without over time with speculation, both of this alternative. unmeasured: what of it no measured run had, as
-    `cost.unmeasured.Unmeasured.parts`, and remark: the same in words. problem: why it did not run, else ""."""
+    `cost.unmeasured.Unmeasured.parts`, and remark: the same in words. doubts: of this alternative
+    and not of the scenario as it is. problem: why it did not run, else ""."""
 
     name: str
     num_speculative_tokens: int = 0
@@ -74,11 +76,12 @@ class Alternative:
     memory: MemoryTaken | None = None
     unmeasured: tuple[str, ...] = ()
     remark: str = ""
+    doubts: tuple[str, ...] = ()
     problem: str = ""
 
     @property
     def verdict(self) -> str:
-        return "" if self.gain is None else verdict(self.gain.low, self.gain.high)
+        return "" if self.gain is None else verdict_of(self.gain)
 
 
 @dataclass(frozen=True)
@@ -123,50 +126,79 @@ def _alternative(name: str, scenario: Scenario, change: Mapping[str, Any]) -> Al
         other = scenario_of(_changed(scenario.document, change))
         if not other.deployment.speculative:
             raise SpecError([Problem("", "", "drafts nothing")])
-        return _row(name, other)
+        return replace(_row(name, other), doubts=_doubts_of(other, scenario))
     except SpecError as error:
         return Alternative(name, problem="; ".join(dict.fromkeys(problem.must for problem in error.problems)))
 
 
+def _doubts_of(other: Scenario, own: Scenario) -> tuple[str, ...]:
+    """That its drafter is built from the target is said of all methods at once."""
+    new = (warning for warning in other.warnings if warning not in own.warnings)
+    return tuple(warning for warning in new if not warning.startswith(NO_DRAFTER))
+
+
 def _row(name: str, scenario: Scenario) -> Alternative:
     requests = _requests(scenario)
-    plain = _served(Server.of(scenario), requests)
-    tried: dict[Tree, list[tuple[Server, Summary]]] = {}
+    unaided = Server.of(scenario).run(requests)
+    plain = summarise(unaided)
+    tried: dict[Tree, list[_Served]] = {}
     for _, server in speculative_servers(scenario, []):
-        tried.setdefault(server.shape, []).append((server, _served(server, requests)))
-    if plain.tpot_s is None or any(summary.tpot_s is None for runs in tried.values() for _, summary in runs):
+        result = server.run(requests)
+        tried.setdefault(server.shape, []).append(_Served(server, result, summarise(result)))
+    if plain.tpot_s is None or any(each.summary.tpot_s is None for runs in tried.values() for each in runs):
         raise SpecError([Problem("", "", "no request of it has a time per token: none fits, or all have one token")])
     before = plain.tpot_s.mean
     shape = chosen(tried, lambda each: before / max(_times(tried[each])), lambda each: each.nodes)
     assert shape is not None
     runs = tried[shape]
     times = _times(runs)
-    server = runs[-1][0]
+    server, last = runs[-1].server, runs[-1].summary
     batch = max(round(plain.load.mean_decode_sequences or 1), 1)
     context, law = plain.load.mean_context_tokens or 1.0, server.law
     assert law is not None
     pricer = UncertainPricer(server.deployment.replica(), float(law.conditional_rates(shape.depth).prod()))
-    proposed = proposal_share(runs[-1][1])
+    proposed = proposal_share(last)
     spread = pricer.spread(shape.depth, batch, context, proposed)
-    gains = [before / seconds for seconds in times]
+    gains = [_gain(unaided, each, spread) for each in runs]
+    if any(gain is None for gain in gains):
+        raise SpecError([Problem("", "", "no request has a time per token both without and with speculation")])
+    found = [gain for gain in gains if gain is not None]
+    lowest, highest = min(gain.value for gain in found), max(gain.value for gain in found)
     return Alternative(
         name=name,
         num_speculative_tokens=shape.depth,
-        mean_acceptance_lengths=tuple(s.acceptance.mean_acceptance_length or 1.0 for _, s in runs),
+        mean_acceptance_lengths=tuple(each.summary.acceptance.mean_acceptance_length or 1.0 for each in runs),
         plain_tpot_s=before,
         tpot_s=times,
         plain_tokens_per_s=plain.output_tokens_per_s,
-        tokens_per_s=tuple(summary.output_tokens_per_s for _, summary in runs),
+        tokens_per_s=tuple(each.summary.output_tokens_per_s for each in runs),
         r=pricer.base.round(shape.depth, batch, context, proposed).r,
-        gain=Estimate(math.sqrt(min(gains) * max(gains)), min(gains) / spread.high, max(gains) / spread.low),
+        gain=Estimate(math.sqrt(lowest * highest), min(gain.low for gain in found), max(gain.high for gain in found)),
         memory=memory_taken(scenario, shape.depth),
         unmeasured=unmeasured(server.deployment).parts,
-        remark="".join(unmeasured_note(server.deployment)),
+        remark="; ".join(unmeasured_note(server.deployment)),
     )
 
 
-def _times(runs: Sequence[tuple[Server, Summary]]) -> tuple[float, ...]:
-    return tuple(summary.tpot_s.mean for _, summary in runs if summary.tpot_s is not None)
+@dataclass(frozen=True)
+class _Served:
+    """One way to draft, and what came of it."""
+
+    server: Server
+    result: ServingResult
+    summary: Summary
+
+
+def _times(runs: Sequence[_Served]) -> tuple[float, ...]:
+    return tuple(each.summary.tpot_s.mean for each in runs if each.summary.tpot_s is not None)
+
+
+def _gain(plain: ServingResult, drafted: _Served, spread: Spread) -> Estimate | None:
+    """In time per token on the same requests, with the doubt of requests and of R together."""
+    found = paired_doubt(plain, drafted.result, lambda records: records.tpot_s)
+    if found is None:
+        return None
+    return replace(found, below=math.log(spread.high), above=-math.log(spread.low)).estimate
 
 
 def memory_taken(scenario: Scenario, gamma: int) -> MemoryTaken:
@@ -203,8 +235,8 @@ def _requests(scenario: Scenario) -> tuple[Request, ...]:
 
 
 def _changed(document: Document, change: Mapping[str, Any]) -> Document:
-    """The document with sections merged; None takes a key or a section away."""
-    data = dict(document.data)
+    """The document with sections merged, without its alternatives; None takes a key or a section away."""
+    data = {key: value for key, value in document.data.items() if key != ALTERNATIVES}
     for section, keys in change.items():
         if keys is None or not isinstance(keys, Mapping):
             data[section] = keys

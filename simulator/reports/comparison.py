@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from simulator.plots.words import is_known
+from simulator.plots.words import interval, is_known
 from simulator.printed_numbers import milliseconds, significant, times
 from simulator.questions.comparison import Alternative, ComparedScenarios, MemoryTaken
 
@@ -40,7 +40,7 @@ def comparison_table(answer: ComparedScenarios) -> tuple[list[str], list[list[st
 def _speed(row: Alternative, base_s: float) -> list[str]:
     if row.plain_tpot_s is None or row.gain is None or row.r is None:
         return [row.name, *[_NOTHING] * 7, _NOTHING]
-    gain = f"{significant(row.gain.low)}–{significant(row.gain.high)}×" if is_known(row.gain) else _NOTHING
+    gain = interval(row.gain) + ("×" if is_known(row.gain) else "")
     return [
         row.name, str(row.num_speculative_tokens), _range(row.mean_acceptance_lengths), significant(row.r),
         significant(1e3 * row.plain_tpot_s), _range(tuple(1e3 * seconds for seconds in row.tpot_s)), gain, row.verdict,
@@ -67,7 +67,10 @@ def _memory(memory: MemoryTaken) -> list[str]:
 
 def comparison_notes(answer: ComparedScenarios) -> list[str]:
     """What could not be compared, and what the comparison takes for granted."""
-    said = [f"{row.name}: {words}" for row in answer.rows for words in (row.problem, row.remark) if words]
+    said = [*answer.scenario.warnings]
+    said += [f"{row.name}: {words}" for row in answer.rows for words in (row.problem, *row.doubts, row.remark) if words]
+    if any(row.gain is not None and not is_known(row.gain) for row in answer.rows):
+        said.append("too few requests to tell: workload.num_requests of 30 and more give intervals")
     return [*said, *answer.notes]
 
 
@@ -78,7 +81,7 @@ def comparison_summary(answer: ComparedScenarios) -> dict[str, Any]:
         "by": answer.axis,
         "base_tpot_s": answer.base_tpot_s,
         "rows": [{**asdict(row), "verdict": row.verdict} for row in answer.rows],
-        "notes": list(answer.notes),
+        "notes": comparison_notes(answer),
     }
 
 

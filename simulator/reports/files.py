@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from simulator.plots.break_even import schedule_figure
+from simulator.plots.comparison import comparison_figure, served
 from simulator.plots.figures import break_even_figures, drawn_into, explanation_figures, method_map_figures, run_figures
 from simulator.plots.rates import rates_figure
 from simulator.questions.break_even import BreakEven, break_even
 from simulator.questions.capacity import CapacityAnswer
+from simulator.questions.comparison import ComparedScenarios
 from simulator.questions.explanation import Explanation
 from simulator.questions.load_curve import load_curve
 from simulator.questions.method_map import MethodMap, method_map
@@ -24,6 +26,8 @@ from simulator.questions.sensitivity import Sensitivity, sensitivity
 from simulator.reports.break_even_page import break_even_page
 from simulator.reports.capacity import capacity_csv, capacity_summary, settings_server
 from simulator.reports.capacity_page import capacity_page
+from simulator.reports.comparison import comparison_summary
+from simulator.reports.comparison_page import comparison_page
 from simulator.reports.explanation import explanation_summary
 from simulator.reports.explanation_page import explanation_page
 from simulator.reports.exports import exports_of
@@ -112,6 +116,16 @@ def write_schedule(answer: ScheduleAnswer, directory: str | Path) -> tuple[Path,
         for engine, found, _ in schedule_snippets(answer):
             for snippet in found:
                 write_text(folder / f"{engine}_{snippet.file or 'flags.txt'}", snippet.text.rstrip() + "\n")
+
+    return replace_files(Path(directory), fill)
+
+
+def write_comparison(answer: ComparedScenarios, directory: str | Path) -> tuple[Path, ...]:
+    """A comparison as a page, comparison.json and a figure; otherwise as `write_run`."""
+
+    def fill(folder: Path) -> None:
+        write_page(folder, comparison_page(answer), [("comparison", comparison_figure(answer))] if served(answer) else [])
+        write_text(folder / "comparison.json", to_json(comparison_summary(answer)))
 
     return replace_files(Path(directory), fill)
 

@@ -37,7 +37,7 @@ def _after(change: Change, open_acceptance: bool) -> list[str]:
 
 
 def sensitivity_sentences(answer: Sensitivity) -> list[str]:
-    """What moves most, and what a better draft is worth."""
+    """What a better draft is worth, what turns the verdict, and what was tried and moves little."""
     sentences = []
     better = answer.better_draft
     if better is not None and answer.mean_acceptance_length is not None and answer.speedup is not None:
@@ -50,6 +50,9 @@ def sensitivity_sentences(answer: Sensitivity) -> list[str]:
     flips = "; ".join(f"{change.change} ({times(change.speedup)})" for change in answer.flips if change.speedup is not None)
     if flips:
         sentences.append(f"On the other side of 1 after: {flips}.")
+    small = ", ".join(lever.name for lever in answer.levers if lever.reach < SHOWN)
+    if small:
+        sentences.append(f"Tried too, and moves it by less than {100 * SHOWN:g} %: {small}.")
     return sentences
 
 

@@ -108,6 +108,7 @@ def _comparison(result: SimulationResult, comparison: Comparison) -> dict[str, A
         "verdict": comparison.verdict,
         "metric": comparison.metric,
         "gain": comparison.gain,
+        "requests_to_tell": comparison.requests_to_tell,
         "tpot_gain": comparison.tpot,
         "e2e_latency_gain": comparison.e2e,
         "goodput_gain": comparison.goodput,

@@ -19,7 +19,6 @@ SHORT_METRICS = {
     "mean end-to-end latency": "end-to-end",
     "output rate per user": "output per user",
 }
-TABLE_COLUMNS = 100
 NOTHING = "–"
 Table = tuple[list[str], list[list[str]]]
 
@@ -38,10 +37,10 @@ class Column:
 Cell = Callable[[Column], str | float | None]
 
 
-def run_table(result: SimulationResult) -> Table:
+def run_table(result: SimulationResult, columns: int = 100) -> Table:
     """(header, rows) of all variants.
 
-    Where they would need more than 100 characters those of the γ that the verdict is about are kept, then the best, in their
+    Where they would need more than so many characters those of the γ that the verdict is about are kept, then the best, in their
     order, and the header says so.
     """
     best = result.best
@@ -49,7 +48,7 @@ def run_table(result: SimulationResult) -> Table:
     ranked = sorted(result.comparisons, key=lambda comparison: (comparison.variant.drafting != chosen, -comparison.gain.value))
     for count in range(len(ranked), 1, -1):
         header, rows = _table(result, [comparison for comparison in result.comparisons if comparison in ranked[:count]])
-        if width(header, rows) <= TABLE_COLUMNS:
+        if width(header, rows) <= columns:
             return header, rows
     return _table(result, ranked[:1])
 

@@ -83,11 +83,14 @@ def _outcome(comparison: Comparison, result: SimulationResult) -> str:
     if comparison.verdict != "close":
         return f"Speculation {'wins' if comparison.verdict == 'win' else 'loses'}: {_changed(comparison)} {how}."
     factor = f"Too close to call: the gain in {comparison.metric} is {times(comparison.gain.value)} {how}"
+    needed = comparison.requests_to_tell
     if not is_known(comparison.gain):
-        return f"{factor}, from too few requests for an interval."
+        more = "" if needed is None else f"; about {needed:,} would do"
+        return f"{factor}, from too few requests to tell ({len(result.requests):,}){more}."
     bounds = interval(comparison.gain)
     if comparison.gain.low <= 1 <= comparison.gain.high:
-        return f"{factor}, and its 80 % interval, {bounds}, contains 1."
+        more = "" if needed is None else f"; about {needed:,} requests instead of {len(result.requests):,} would tell"
+        return f"{factor}, and its 80 % interval, {bounds}, contains 1{more}."
     return f"{factor} (80 % interval {bounds}), and that decides nothing."
 
 

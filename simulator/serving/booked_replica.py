@@ -34,6 +34,7 @@ import simpy
 
 from simulator.serving.arrivals import delay_until
 from simulator.serving.booking import BLOCKS, CONTEXT, JUMPS, Booking, BookingScheduler
+from simulator.serving.clock import Clock
 from simulator.serving.instant import Instant
 from simulator.serving.plan import StepPlan
 from simulator.serving.policies import DraftPolicy
@@ -54,14 +55,14 @@ class AlikeRounds(RoundTerms, Protocol):
     """The cost of rounds of so many sequences that verify equally many drafts, by their contexts: those of all together, the same
     with each counted up to the pricer's window, and the longest.
 
-    one, many: (seconds, what `prompts` wants to know of it, …), from numbers or arrays. each: the seconds of one after the other.
-    prompts: what chunks beside a round add.
+    one: (seconds, what `prompts` wants to know of it, …), from numbers. many: the seconds of many, from arrays. each: of one
+    after the other. prompts: what chunks beside a round add.
     """
 
     @property
     def one(self) -> Callable[[int, int, int], tuple[float, ...]]: ...
     @property
-    def many(self) -> Callable[..., tuple[Any, ...]]: ...
+    def many(self) -> Callable[..., Any]: ...
     @property
     def each(self) -> Callable[[list[list[int]]], list[float]]: ...
     @property
@@ -83,10 +84,11 @@ class BookedReplica(Replica):
     """One engine in simulated time that takes many rounds at once."""
 
     scheduler: BookingScheduler
+    env: Clock
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         rules: BatchingRules,
         pricer: StepPricer,
         paths: Callable[[Request], AcceptancePath],
@@ -171,18 +173,23 @@ class BookedReplica(Replica):
             self._alarm.callbacks.append(self._begin)
 
     def _begin(self, _: simpy.Event | None = None) -> None:
-        """Plans and prices what comes next."""
-        self._wakes += 1
-        plan = self._plan()
-        if plan is None:
-            self._alarm = None
-            return
-        self._span = span = self._priced(plan)
-        end_s, rounds = span.end_s, len(span.end_s)
-        if rounds > 1:
-            rounds = bisect_left(end_s, self.next_arrival_s(), 0, rounds - 1) + 1
-        self._rounds = rounds
-        self._wake_at(float(end_s[rounds - 1]))
+        """Plans and prices what comes next, span after span as long as nothing else happens before its end."""
+        while True:
+            self._wakes += 1
+            plan = self._plan()
+            if plan is None:
+                self._alarm = None
+                return
+            self._span = span = self._priced(plan)
+            ends_s, rounds = span.end_s, len(span.end_s)
+            if rounds > 1:
+                rounds = bisect_left(ends_s, self.next_arrival_s(), 0, rounds - 1) + 1
+            self._rounds = rounds
+            end_s = float(ends_s[rounds - 1])
+            if self.instant is not None or not self.env.moved_on(end_s):
+                self._wake_at(end_s)
+                return
+            self._carry_out(span, rounds)
 
     # ----------------------------------------------------------------------------------------------------------- price
 
@@ -204,16 +211,15 @@ class BookedReplica(Replica):
     def _rounds_alike(self, plan: StepPlan, alike: AlikeRounds) -> Span:
         """Rounds of nothing but decoding, up to the horizon."""
         timeline, start_s = self.scheduler.timeline, self.env.now
-        first_s = alike.one(*timeline.contexts(1)[:, 0].tolist())[0]
-        rounds = self._horizon(plan, first_s)
-        seconds: Any = [first_s]
+        seconds: Any = alike.each([timeline.contexts_now()])
         end_s: Any
+        rounds = self._horizon(plan, seconds[0])
         if rounds > SHORT_SPAN:
             # A price that does not depend on the contexts is one number for all rounds.
-            seconds = np.full(rounds, alike.many(*timeline.contexts(rounds))[0])
+            seconds = np.full(rounds, alike.many(*timeline.contexts(rounds)))
             ends = seconds.copy()
             ends[0] += start_s
-            end_s, shortest_s = np.add.accumulate(ends), seconds.min()
+            end_s, shortest_s = np.add.accumulate(ends), np.minimum.reduce(seconds)
         else:
             if rounds > 1:
                 seconds += alike.each(timeline.contexts(rounds)[:, 1:].T.tolist())
@@ -224,7 +230,7 @@ class BookedReplica(Replica):
 
     def _mixed(self, plan: StepPlan, alike: AlikeRounds) -> PricedStep:
         """One round with what the prompts add to it, which alone are the terms; or prompts alone."""
-        contexts = self.scheduler.timeline.contexts(1)[:, 0].tolist() if plan.booked else (0, 0, 0)
+        contexts = self.scheduler.timeline.contexts_now() if plan.booked else (0, 0, 0)
         seconds, target_s, *_ = alike.one(*contexts)
         own: Sequence[tuple[str, float]] = () if plan.booked else alike.terms(*contexts)
         if not plan.prefill:

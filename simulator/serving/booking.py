@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections.abc import Callable, Iterable
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -244,6 +245,10 @@ class Timeline:
         """The next rounds' contexts, (3, rounds): CONTEXT, WINDOWED and LONGEST."""
         first = self.now - self.origin
         return self.rows[: LONGEST + 1, first : first + rounds]
+
+    def contexts_now(self) -> list[int]:
+        """Those of the next round."""
+        return cast(list[int], self.rows[: LONGEST + 1, self.now - self.origin].tolist())
 
     def next(self, row: int) -> int:
         """A row in the next round."""

@@ -15,10 +15,10 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import simpy
 
 from simulator.serving.arrivals import ClosedLoop, OpenLoop, Submit
 from simulator.serving.booked_replica import BookedReplica
+from simulator.serving.clock import Clock
 from simulator.serving.disaggregation import Disaggregation
 from simulator.serving.instant import Instant
 from simulator.serving.kv_transfer import KVTransfer
@@ -108,7 +108,7 @@ class _Fleet:
     ):
         # A lone replica leaves nothing to choose.
         self.choose = None if len(engines) == 1 or router == "round_robin" else CHOICES[router]
-        self.env = env = simpy.Environment(initial_time=0.0)
+        self.env = env = Clock(initial_time=0.0)
         kind = Replica if readable else BookedReplica
         instant = None if self.choose is None and prefill is None else Instant(env, self._answered)
         everyone = [*engines, *(() if prefill is None else prefill.engines)]

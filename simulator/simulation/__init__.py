@@ -11,6 +11,7 @@ from __future__ import annotations
 from simulator.simulation.batching import batching_rules
 from simulator.simulation.choice import TIE, at_worse_end, chosen
 from simulator.simulation.comparison import Comparison, drafted_at, proposal_share
+from simulator.simulation.gains import paired_doubt
 from simulator.simulation.leading import leading
 from simulator.simulation.progress import Progress
 from simulator.simulation.result import SimulationResult
@@ -35,6 +36,7 @@ __all__ = [
     "drafted_at",
     "leading",
     "name_of_way",
+    "paired_doubt",
     "plain_load",
     "proposal_share",
     "require_served",

@@ -18,7 +18,7 @@ from simulator.simulation.gains import Runs
 from simulator.simulation.progress import Progress, counter
 from simulator.simulation.server import Server
 from simulator.simulation.variant import Variant
-from simulator.simulation.verdict import Verdict, judged_gain, unjudged, verdict_of
+from simulator.simulation.verdict import Verdict, judged_gain, requests_to_tell, unjudged, verdict_of
 from simulator.spec import SpecError
 from simulator.workload import Request
 
@@ -37,6 +37,7 @@ class Comparison:
     batch, context: means of a replica in the plain run, at which `round`, R and its doubt are taken; of a schedule by batch at
     the γ that it drafts there, and `remark` says so. mean_acceptance_length: as simulated, without the steps in which a policy is
     off. metric: what the verdict is about.
+    requests_to_tell: how many would, where those served are too few for a verdict.
     """
 
     variant: Variant
@@ -57,6 +58,7 @@ class Comparison:
     textbook_speedup: float
     causes: tuple[str, ...]
     remark: str = ""
+    requests_to_tell: int | None = None
 
     @property
     def shape(self) -> Tree:
@@ -90,7 +92,8 @@ def compare(
         must = "must let some requests finish both with and without speculation, or there is nothing to compare"
         raise SpecError([server.scenario.document.problem(("workload", "time_out_s"), must)])
     metric, judged = judged_gain(server.scenario, runs)
-    verdict: Verdict = "close" if judged is None else verdict_of(judged)
+    gain = e2e if judged is None else judged.estimate
+    verdict: Verdict = "close" if judged is None else verdict_of(gain)
     if judged is None:
         metric, verdict = unjudged(metric, plain.summary, variant.summary, e2e)
     tokens = variant.summary.output_tokens_per_s / plain.summary.output_tokens_per_s
@@ -102,14 +105,14 @@ def compare(
     doubt = spread.scaled(1 - full.prefill_share).inverse().widened(math.hypot(full.log_std, empty.log_std))
     capacity = Estimate.lognormal(full.per_s / empty.per_s, doubt)
     return Comparison(
-        variant=variant, metric=metric, gain=judged or e2e, verdict=verdict,
+        variant=variant, metric=metric, gain=gain, verdict=verdict,
         tpot=runs.gain(lambda records: records.tpot_s), e2e=e2e, goodput=goodput, output_tokens=tokens, capacity=capacity,
         batch=batch, context=context, round=cost, r=Estimate.lognormal(cost.r, spread), mean_acceptance_length=tau,
         break_even_acceptance_rate=(
             None if variant.deployment.tree else pricer.base.break_even_rate(gamma, batch, context, proposal_rate)
         ),
         textbook_speedup=theory.textbook_speedup(tau, gamma, cost.cost_coefficient), causes=causes_of(plain, variant, cost),
-        remark=remark,
+        remark=remark, requests_to_tell=None if judged is None else requests_to_tell(len(requests), judged),
     )  # fmt: skip
 
 

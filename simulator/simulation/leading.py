@@ -30,8 +30,8 @@ def leading(scenario: Scenario, progress: Progress | None = None) -> tuple[Serve
     for place, (label, server) in enumerate(servers):
         run = server.run(requests, counter(progress, label, len(requests)))
         runs = Runs(plain, run, run, run, run)
-        gain = judged_gain(scenario, runs)[1] or runs.gain(lambda records: records.e2e_latency_s)
-        gains[place] = 0.0 if gain is None else gain.value
+        gain = judged_gain(scenario, runs)[1] or runs.doubted(lambda records: records.e2e_latency_s)
+        gains[place] = 0.0 if gain is None else gain.ratio
     ends = at_worse_end(gains, lambda place: servers[place][1].drafting, lambda place: gains[place])
     taken = chosen(ends, lambda place: gains[place], lambda place: servers[place][1].shape.nodes)
     return servers[taken or 0][1], summary.load

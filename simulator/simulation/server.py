@@ -49,6 +49,7 @@ class Server:
     readable: bool = False
     policy: PolicySpec = FIXED
     method: str = ""
+    _paths: dict[AcceptanceLaw, Paths] = field(default_factory=dict, repr=False, compare=False)
     _round_s: dict[tuple[int, int, int], float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -76,8 +77,10 @@ class Server:
 
     @cached_property
     def paths(self) -> Paths | None:
-        """The acceptance of each request; None without speculation."""
-        return None if self.law is None else Paths(self.law, self.scenario.file.seed)
+        """The acceptance of each request; None without speculation. Servers of one scenario under one law have it in common."""
+        if self.law is None:
+            return None
+        return self._paths.setdefault(self.law, Paths(self.law, self.scenario.file.seed))
 
     def path(self, request: Request) -> AcceptancePath:
         return _NO_DRAFTS if self.paths is None else self.paths.of(request)
@@ -225,8 +228,9 @@ class Server:
 def speculative_servers(scenario: Scenario, warnings: list[str], readable: bool = False) -> list[tuple[str, Server]]:
     """(label, server) of every way of drafting that the scenario compares, its alternatives' too; where acceptance is open, one
     for each end of a sourced band, which `warnings` then say. The label names the method where there are several."""
+    paths: dict[AcceptanceLaw, Paths] = {}
     return [
-        (f"{method}, {label}" if scenario.alternatives else label, server)
+        (f"{method}, {label}" if scenario.alternatives else label, replace(server, _paths=paths))
         for method, one in scenario.methods
         for label, server in _servers(one, method, warnings, readable)
     ]

@@ -10,7 +10,7 @@ from simulator.printed_numbers import significant
 from simulator.scenario import Scenario
 from simulator.serving import Summary
 from simulator.serving.metrics import is_good
-from simulator.simulation.gains import Runs
+from simulator.simulation.gains import Doubted, Runs
 
 LEAST_EFFECT = 0.005
 Verdict = Literal["win", "lose", "close"]
@@ -21,17 +21,35 @@ def verdict_of(gain: Estimate) -> Verdict:
     return "win" if gain.low > 1 + LEAST_EFFECT else "lose" if gain.high < 1 - LEAST_EFFECT else "close"
 
 
-def judged_gain(scenario: Scenario, runs: Runs) -> tuple[str, Estimate | None]:
+def judged_gain(scenario: Scenario, runs: Runs) -> tuple[str, Doubted | None]:
     """What the verdict is about, and its gain: goodput under a service level, else each user's rate of output (the inverse of
     a mean turn, end to end and thinking, which neither the start of a run nor its drain distorts) or time per token."""
     level, arrivals = scenario.file.service_level, scenario.file.workload.arrivals
-    turns = runs.gain(lambda records: records.e2e_latency_s + (arrivals.think_time_s or 0.0)) if arrivals.users else None
+    turns = runs.doubted(lambda records: records.e2e_latency_s + (arrivals.think_time_s or 0.0)) if arrivals.users else None
     if level is not None:
-        good = runs.gain(lambda records: is_good(records, level).astype(float), invert=True)
-        return "goodput", _product(good, turns) if arrivals.users else good
+        good = runs.doubted(lambda records: is_good(records, level).astype(float), invert=True)
+        if arrivals.users:
+            return "goodput", None if good is None or turns is None else good.times(turns)
+        return "goodput", good
     if arrivals.users:
         return "output rate per user", turns
-    return "mean time per output token", runs.gain(lambda records: records.tpot_s)
+    return "mean time per output token", runs.doubted(lambda records: records.tpot_s)
+
+
+# More requests than this nobody simulates to learn of half a per cent.
+MOST_ASKED = 1_000_000
+
+
+def requests_to_tell(asked: int, judged: Doubted) -> int | None:
+    """About how many requests would let the interval of a gain leave out 1, to two digits, where those asked for are too few.
+    None where they suffice, and where more would not help."""
+    if not judged.too_few and verdict_of(judged.estimate) != "close":
+        return None
+    needed = asked * judged.share_that_would_tell()
+    if not asked < needed <= MOST_ASKED:
+        return None
+    unit: int = 10 ** max(math.floor(math.log10(needed)) - 1, 0)
+    return unit * math.ceil(needed / unit)
 
 
 def unjudged(metric: str, plain: Summary, speculative: Summary, e2e: Estimate) -> tuple[str, Verdict]:
@@ -44,13 +62,3 @@ def unjudged(metric: str, plain: Summary, speculative: Summary, e2e: Estimate) -
         return f"{latency} (no request of either run meets the service level)", "close"
     change = f"rises from none to {significant(after)}" if after > 0 else f"falls from {significant(before)} to none"
     return f"{latency} (goodput {change} requests per second)", "win" if after > 0 else "lose"
-
-
-def _product(first: Estimate | None, second: Estimate | None) -> Estimate | None:
-    """The product of two gains whose doubts are taken as independent."""
-    if first is None or second is None:
-        return None
-    value = first.value * second.value
-    below = math.hypot(math.log(first.value / first.low), math.log(second.value / second.low))
-    above = math.hypot(math.log(first.high / first.value), math.log(second.high / second.value))
-    return Estimate(value, value * math.exp(-below), value * math.exp(above))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from simulator.cost.deployment import Deployment
 from simulator.cost.spread import Estimate
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_policy import Fixed, PolicySpec
 from simulator.draft_tree import Tree
+from simulator.plots.words import is_known
 from simulator.prediction import verdict
 from simulator.questions.break_even import BreakEven, break_even, own_context
 from simulator.questions.capacity import CapacityRow, capacity
@@ -24,6 +27,7 @@ from simulator.spec import Document, Problem, Spec, SpecError, check, nearest
 from simulator.sweep.keys import QUESTION_KEYS
 
 Row = dict[str, Any]
+_pricers: deque[UncertainPricer] = deque(maxlen=8)
 
 
 class AskedAt(Spec):
@@ -77,7 +81,7 @@ def _predicted_shape(scenario: Scenario, shape: Tree, batch: int, context: int) 
     gamma = shape.depth
     proposals = 1.0 if law is None else law.proposal_share(gamma)
     full = 0.5 if law is None else float(law.conditional_rates(gamma).prod())
-    pricer = UncertainPricer(scenario.deployed(shape), full)
+    pricer = _uncertain(scenario.deployed(shape), full)
     cost = pricer.base.round(gamma, batch, context, proposals)
     spread = pricer.spread(gamma, batch, context, proposals)
     tau = None if law is None else law.mean_acceptance_length(gamma)
@@ -99,6 +103,15 @@ def _predicted_shape(scenario: Scenario, shape: Tree, batch: int, context: int) 
         "verification_cost_ratio": cost.verification_cost_ratio,
         "bound": cost.bound,
     }
+
+
+def _uncertain(deployment: Deployment, full_acceptance_rate: float) -> UncertainPricer:
+    """Cells that differ in batch or context alone share their prices; of each process the last few are kept."""
+    for known in _pricers:
+        if known.full_acceptance_rate == full_acceptance_rate and known.deployment == deployment:
+            return known
+    _pricers.append(UncertainPricer(deployment, full_acceptance_rate))
+    return _pricers[-1]
 
 
 def _verdict(speedup: Estimate | None) -> Row:
@@ -188,7 +201,10 @@ def _shape(shape: Tree) -> Row:
 
 
 def _estimate(name: str, estimate: Estimate | None) -> Row:
-    values = (None, None, None) if estimate is None else (estimate.value, estimate.low, estimate.high)
+    """Without bounds where requests were too few for any."""
+    values: tuple[float | None, ...] = (None, None, None)
+    if estimate is not None:
+        values = (estimate.value, estimate.low, estimate.high) if is_known(estimate) else (estimate.value, None, None)
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
