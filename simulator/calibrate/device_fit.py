@@ -15,6 +15,7 @@ from simulator.calibrate.beside_fitting import fit_all_reduce, fit_sampling, hos
 from simulator.calibrate.cells import attention_cells, forward_cells, gemm_cells, row_series, types_of
 from simulator.calibrate.gemm_fitting import fit_gemm, gemm_seconds
 from simulator.calibrate.laws import LAUNCH, Forward, Gemm
+from simulator.calibrate.levels import ratio_noise, with_levels
 from simulator.calibrate.parts import Cells, Part, RatioRow, ratio_row, settled
 from simulator.calibrate.pass_fitting import PassModel, fit_launches, fit_passes
 from simulator.calibrate.profile import peaks_of
@@ -29,6 +30,8 @@ def fit_measurements(file: MeasurementFile) -> FitReport:
     if not types_of(file, "gemm"):
         raise SpecError([Problem("", "measurements", "must hold times of GEMMs: measure for longer")])
     header = file.header.model_copy(update={"minutes": file.minutes})
+    noise = ratio_noise(file)
+    file = with_levels(file)
     note = f"{header.started[:10]}, torch {header.torch}, measurements sha256 {file.sha256[:12]}"
     fitting = _Fitting(file, peaks_of(file), note)
     fitting.gemms()
@@ -37,7 +40,7 @@ def fit_measurements(file: MeasurementFile) -> FitReport:
     fitting.beside()
     report = FitReport(
         header, file.sha256, fitting.hardware, fitting.regime, tuple(fitting.parts), tuple(fitting.ratios), tuple(fitting.free),
-        tuple(host_lines(file)),
+        tuple(host_lines(file)), noise,
     )  # fmt: skip
     return replace(report, verdict=verdict_on(report))
 

@@ -95,7 +95,8 @@ def profile_text(report: FitReport) -> str:
         lines.append(f"tdp_w: {profile.tdp_w:g}")
     if profile.link_bandwidth_bytes_per_s:
         lines.append(f"link_bandwidth_bytes_per_s: {_quantity(profile.link_bandwidth_bytes_per_s)}")
-    lines += ["coefficients:", *_coefficients(report.hardware.coefficients)]
+    fitted = list(_coefficients(report.hardware.coefficients))
+    lines += ["coefficients:", *fitted] if fitted else ["coefficients: {}"]
     if profile.gemm_row_factors:
         lines += ["gemm_row_factors:", *(line for item in profile.gemm_row_factors.items() for line in _factors(*item))]
     lines += _all_reduce(profile)

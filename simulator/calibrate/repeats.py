@@ -10,7 +10,8 @@ from pathlib import Path
 from calibration.measurement import Measurement, MeasurementFile
 from simulator.architecture import config_of
 from simulator.calibrate.laws import Forward, forward_law
-from simulator.calibrate.report import FitReport
+from simulator.calibrate.levels import with_levels
+from simulator.calibrate.report import RATIO_BAR, FitReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class RepeatedRatio:
 
 def repeated_ratios(file: MeasurementFile, report: FitReport) -> tuple[str, list[RepeatedRatio]]:
     """(what was measured twice, its ratios); empty where the time was too short for a second measurement."""
+    file = with_levels(file)
     again = file.of("forward", split="check")
     if not again:
         return "", []
@@ -89,4 +91,18 @@ def repeat_lines(file: MeasurementFile, report: FitReport) -> list[str]:
         f"  Off the second measurement, never fitted: the profile by at most {off.profile_error:.1%} (γ = "
         f"{off.num_speculative_tokens}), the first measurement by at most {apart.difference:.1%} (γ = "
         f"{apart.num_speculative_tokens}); {min(ratio.samples for ratio in ratios)} samples or more each.",
+        f"  {_verdict(report, off.profile_error)}",
     ]
+
+
+def _verdict(report: FitReport, error: float) -> str:
+    """Whether profile and second measurement agree, and whether noise would let them."""
+    passes, noise = report.part("whole forward"), report.ratio_noise
+    if passes is None or passes.problem or not (passes.values or passes.row_factors):
+        return "No pass was fitted: more --minutes are needed."
+    words = f"noise alone makes up to {noise.difference:.1%}" if noise else "too few samples to tell what noise makes"
+    if error <= RATIO_BAR:
+        return f"Within {RATIO_BAR:.0%}; {words}."
+    if noise is None or noise.difference >= RATIO_BAR:
+        return f"Not within {RATIO_BAR:.0%}, and this noise forbids better: {words}."
+    return f"Not within {RATIO_BAR:.0%}, though {words}: the law misses something here."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 from calibration.fit import Errors, Observation
 from calibration.measurement import Header
 from simulator.calibrate.laws import Forward
+from simulator.calibrate.levels import RatioNoise
 from simulator.calibrate.parts import Part, RatioRow
 from simulator.hardware import Hardware
 from simulator.serving_engine import AttentionRegime
@@ -21,6 +23,8 @@ _MOST_FREE_ROWS = 256
 _GOOD = (0.08, 0.06)
 _USABLE = (0.15, 0.10)
 _NOISY = 0.05
+# Two measurements of the ratio t(γ+1 rows)/t(1 row) in one run are to agree to this.
+RATIO_BAR = 0.10
 # Held-out passes: fewer make no good profile, and next to none no verdict at all.
 _FEW, _TOO_FEW = 10, 5
 
@@ -62,7 +66,7 @@ class CoefficientRow:
 @dataclass(frozen=True)
 class FitReport:
     """The fitted device and the evidence. regime: how its own PyTorch verifies several rows. host: what the host does beside the
-    passes."""
+    passes. ratio_noise: of the ratios that decide, None where too few rounds tell it."""
 
     header: Header
     sha256: str
@@ -72,6 +76,7 @@ class FitReport:
     ratios: tuple[RatioRow, ...]
     free: tuple[FreeRows, ...]
     host: tuple[str, ...] = ()
+    ratio_noise: RatioNoise | None = None
     verdict: Verdict = Verdict("do not trust", (), ())
 
     @property
@@ -153,7 +158,10 @@ def verdict_on(report: FitReport) -> Verdict:
     noise = part.noise or 0.0
     if judged.count < _TOO_FEW:
         level = "do not trust"
-    if level == "good" and (noise > _NOISY or judged.count < _FEW or not part.name.startswith("whole")):
+    ratio_noise = report.ratio_noise.difference if report.ratio_noise else math.inf
+    if level == "good" and (
+        noise > _NOISY or ratio_noise > RATIO_BAR or judged.count < _FEW or not part.name.startswith("whole")
+    ):
         level = "usable"
     reasons = [f"{name}: median error {judged.median:.1%} on {judged.count} held-out cells, 90th percentile {judged.p90:.1%}"]
     for row in rows:
@@ -161,8 +169,18 @@ def verdict_on(report: FitReport) -> Verdict:
         reasons.append(f"ratio t(b(γ+1))/t(b), {what}: median error {row.errors.median:.1%}, worst {row.errors.worst:.1%}")
     if part.noise is not None:
         reasons.append(f"noise of the measurement itself: {part.noise:.1%}")
+    reasons += _noise_of_ratios(report)
     reasons += [f"{each.name}: {each.problem.partition('; ')[0]}" for each in report.parts if each.problem]
     return Verdict(level, tuple(reasons), tuple(_advice(report, part, judged, level)))
+
+
+def _noise_of_ratios(report: FitReport) -> Iterator[str]:
+    """What the ratios that decide may differ by in a second measurement, for noise alone."""
+    if report.ratio_noise is not None:
+        found = report.ratio_noise.difference
+        yield f"noise of the ratio t(γ+1 rows)/t(1 row): a second measurement differs by up to {found:.1%} for it alone"
+    elif report.part("whole forward"):
+        yield "noise of the ratio t(γ+1 rows)/t(1 row): too few rounds to tell"
 
 
 def _within(found: tuple[float, float], bars: tuple[float, float]) -> bool:
@@ -174,7 +192,9 @@ def _advice(report: FitReport, part: Part[Any], judged: Errors, level: Level) ->
     if (part.noise or 0.0) > _NOISY:
         busy = f"load was {header.load_average:.1f} on {header.threads} threads" if header.device == "cpu" else "clocks moved"
         yield f"a quieter machine: {busy}"
-    if judged.count < _FEW:
+    if report.part("whole forward") and (report.ratio_noise is None or report.ratio_noise.difference > RATIO_BAR):
+        yield f"a quieter machine or more minutes than {header.minutes:g}: this noise hides ratios closer than {RATIO_BAR:.0%}"
+    elif judged.count < _FEW:
         yield f"more minutes than {header.minutes:g}"
     if level != "good" and judged.median > max(_GOOD[0], 2 * (part.noise or 0.0)):
         yield f"the law misses something here that longer measuring does not mend; worst at {part.worst}"
@@ -186,7 +206,7 @@ def _advice(report: FitReport, part: Part[Any], judged: Errors, level: Level) ->
 def report_lines(report: FitReport) -> list[str]:
     """The report as lines of text: verdict first, then coefficients, errors, ratios, free rows."""
     header, verdict = report.header, report.verdict
-    threads = f", {header.threads} threads" if header.device == "cpu" else ""
+    threads = f", {header.threads} thread{'s' if header.threads > 1 else ''}" if header.device == "cpu" else ""
     lines = [f"{header.device_name}{threads}: {verdict.level}", ""]
     lines += [f"  {reason}" for reason in verdict.reasons] + [f"  → {each}" for each in verdict.advice]
     lines += ["", "Coefficients (95 % interval)"]

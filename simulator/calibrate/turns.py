@@ -1,7 +1,7 @@
 """Whose turn it is: the cells that decide get their share of the time, the others go one by one.
 
-Every round visits every cell of its group once, in an order of its own, so that a disturbance of the machine spreads over all
-cells instead of bending one. A round of the cells that decide is taken in one go: its times are compared with one another, and a
+Every round visits every cell of its group, in an order of its own, so that a disturbance of the machine spreads over all cells
+instead of bending one. A round of the cells that decide is taken in one go: its times are compared with one another, and a
 minute later other work may have taken the memory. The first round of the others goes by importance.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from calibration.measurement import MeasurementFile
-from simulator.calibrate.plan import FIRST_RANK_SHARE, Planned
+from simulator.calibrate.plan import FIRST_RANK_SHARE, Planned, visits_of
 
 Turn = tuple[int, Planned]
 
@@ -56,7 +56,7 @@ def _rounds(
     first = number = max((max(each.rounds) for each in measured if each.rounds), default=0)
     done = {each.key for each in measured if first in each.rounds}
     while not all(map(refused, cells)):
-        order = list(cells)
+        order = [planned for planned in cells for _ in range(visits_of(planned))]
         if number:
             np.random.default_rng([seed, number, *b"order"]).shuffle(order)
         turns = [(number, planned) for planned in order if not (number == first and planned.cell.key in done)]
