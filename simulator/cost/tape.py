@@ -115,11 +115,6 @@ class Replay:
     def __init__(self, written: _Written, constants: Sequence[Any]):
         self._written, self._constants = written, constants
 
-    @property
-    def _beside_arrays(self) -> Sequence[Any]:
-        """An array meets another of no dimensions sooner than it meets a number."""
-        return [constant if callable(constant) else np.array(constant) for constant in self._constants]
-
     @cached_property
     def of_numbers(self) -> _OfAll:
         """All inputs are numbers."""
@@ -203,7 +198,7 @@ class _Written:
 
     @cached_property
     def first_of_each(self) -> Callable[..., _OfEach]:
-        done, (result,) = self._lines(self._answer[:1], 0)
+        done, (result,) = _lines(self._inputs, self._steps, self._answer[:1], 0)
         within = [f"  {line}" for line in done]
         done = ["found = []", f"for {self._taken}, in lists:", *within, f"  found.append({result})"]
         return self._compiled(0, "lists", done, "found")
