@@ -1,6 +1,6 @@
 """A table as lines of text that fit a width: text wraps between words, numbers never; what is too wide goes on below.
 
-Two blanks stand between columns. A column is of numbers where a cell begins with one; it is set to the right.
+Two blanks stand between columns. A column is of numbers where most of its cells begin with one; it is set to the right.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class _Column:
     @classmethod
     def of(cls, texts: Sequence[str], place: int) -> _Column:
         heading, *cells = texts
-        numbers = place > 0 and any(_NUMBER.match(cell) for cell in cells)
+        told = [cell for cell in cells if any(map(str.isalnum, cell))]
+        numbers = place > 0 and sum(bool(_NUMBER.match(cell)) for cell in told) > len(told) / 2
         whole = [word for text in ([heading] if numbers else texts) for word in text.split()] + (cells if numbers else [])
         return cls(tuple(texts), numbers, max(map(len, whole), default=0), max(map(len, texts)))
 

@@ -12,10 +12,18 @@ from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import share
 from simulator.cost.unmeasured import unmeasured_note
 from simulator.draft_tree import Tree
+from simulator.scenario import Scenario
 from simulator.serving_engine import captured_rows
 
 # A τ - 1 less than this part of the least that was measured for the method is doubted.
 FAR_BELOW = 0.5
+
+
+def standing_notes(scenario: Scenario) -> tuple[str, ...]:
+    """What is doubtful about a scenario wherever it is asked about: its names and settings, and parts of its ways to draft that
+    no measured run had."""
+    deployed = [one.deployed(shape) for one in (scenario, *scenario.alternatives) for shape in one.shapes]
+    return tuple(dict.fromkeys((*scenario.remarks, *(note for each in deployed for note in unmeasured_note(each)))))
 
 
 def doubts_at(deployment: Deployment, shape: Tree, batch: float, context: float, tau: float | None) -> Iterator[str]:

@@ -11,6 +11,7 @@ from simulator import simulate
 from simulator.__main__ import main
 from simulator.planning import PlanningSpec
 from simulator.questions.capacity import CapacityAnswer, capacity
+from simulator.questions.comparison import compare
 from simulator.reports.capacity import capacity_sentences, capacity_summary
 from simulator.reports.capacity_page import capacity_page
 from simulator.reports.exports import exports_of, settings_yaml
@@ -74,6 +75,14 @@ def test_capacity_names_the_best_of_all_methods_and_simulates_one_of_each(answer
     best = max(answer.rows, key=lambda row: row.rate_per_s)
     assert answer.best is best
     assert best.label in capacity_sentences(answer)[0]
+
+
+def test_compare_is_about_the_scenarios_own_method_alone():
+    """Alternatives do not mix with it, nor count as ends of an acceptance that is open."""
+    few = {**BASE["workload"], "num_requests": 60}
+    alone = compare(scenario(workload=few), "quantize", ["own", "fp8"])
+    beside = compare(scenario([NGRAM, SMALL], workload=few).alone(), "quantize", ["own", "fp8"])
+    assert beside.rows == alone.rows
 
 
 def test_where_acceptance_is_open_the_end_that_carries_less_counts():

@@ -87,7 +87,7 @@ def one_at_a_time(
 
 @pytest.mark.parametrize(
     ("prompt", "output", "metric", "percentile", "services"),
-    [(2000, 1, "e2e", 50, 0.5), (12000, 1, "e2e", 90, 5.0), (300, 6, "ttft", 95, 3.0)],
+    [(12000, 1, "e2e", 50, 0.5), (300, 6, "ttft", 95, 3.0)],
 )
 def test_one_request_at_a_time_carries_what_md1_says(prompt, output, metric, percentile, services):
     """Services of equal length, one at a time, in order: waits are those of M/D/1, and what follows them is certain. A scenario
@@ -105,10 +105,10 @@ def test_one_request_at_a_time_carries_what_md1_says(prompt, output, metric, per
 
 def test_near_saturation_a_run_is_too_short_to_tell_and_its_interval_knows():
     """A queue at 97 % of saturation settles over a thousand requests and more: what the run saw of it says little."""
-    found, service_s = one_at_a_time(500, 100, 100, lambda _, all_s: {"e2e_p90_s": 41 * all_s})
+    found, service_s = one_at_a_time(2000, 1, 100, lambda _, all_s: {"e2e_p90_s": 41 * all_s})
     load = brentq(lambda r: md1_waits_within(40.0, r) - 0.9, 0.5, 0.995)
     assert load > 0.96
-    assert found.rate.low * service_s < 0.9 * load
+    assert found.rate.low * service_s < 0.97 * load
     assert found.rate.high * service_s > load
     assert any("a queue settles over more requests" in doubt for doubt in found.doubts)
 

@@ -679,6 +679,10 @@ def test_recurrent_layers_pay_for_every_verified_row():
     cost = pricer.round(3, 8, 512)
     plain, verify = ({t.name: t.seconds for t in terms}["states"] for terms in (cost.plain, cost.verify))
     assert verify > plain
+    # Read once and written after each of eight rows: nine moves where a plain step has two, once traffic decides.
+    drafted = pricer.round(7, 4096, 512)
+    plain, verify = ({t.name: t.seconds for t in terms}["states"] for terms in (drafted.plain, drafted.verify))
+    assert verify / plain == pytest.approx(9 / 2, rel=1e-6)
     assert "states" not in {t.name for t in eagle3().pricer().round(3, 8, 512).verify}
 
 

@@ -20,6 +20,7 @@ from simulator.prediction import Prediction
 from simulator.questions.accuracy import Score, Scored, as_shipped, moved, score
 from simulator.questions.engine_fit import CONSTANTS, UNFITTED, EngineFit, Fit
 from simulator.questions.published_cases import PublishedCase, by, published_cases
+from simulator.reports.accuracy import accuracy_tables
 from simulator.validate.published import BEGIN, END, table
 from simulator.whole_file import write_whole as write
 
@@ -259,3 +260,17 @@ def test_shipped_correlations_are_those_of_the_fit(fit_of_all: tuple[EngineFit, 
         for first, others in found.items():
             for second, value in others.items():
                 assert shipped.get(first, {}).get(second, 0.0) == pytest.approx(value, abs=0.1), (engine, first, second)
+
+
+def test_every_family_is_named_beside_its_code(shipped: list[Scored]) -> None:
+    """The codes of families are short for who published the runs, which the tables say."""
+    title, header, rows = next(accuracy_tables(shipped, None))
+    assert (title, header[-1]) == ("By family", "published by")
+    known: dict[str, str] = {}
+    for each in shipped:
+        known.setdefault(each.case.family, each.case.citation)
+    assert {row[0] for row in rows} == {*known}
+    for row in rows:
+        assert len(row) == len(header)
+        first = row[-1].split(",")[0].split("#")[0]
+        assert first in known[row[0]]

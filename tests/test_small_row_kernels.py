@@ -14,7 +14,8 @@ from simulator.cost.forward_pass import uniform_pass
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.hardware import find_hardware
 from simulator.number_format import FORMATS
-from simulator.serving_engine import RowLaw, find_engine
+from simulator.row_law import RowLaw
+from simulator.serving_engine import find_engine
 from simulator.speculation import built_head
 
 LLAMA_8B = "meta-llama/Llama-3.1-8B"

@@ -51,6 +51,8 @@ def export(
     if as_json:
         print_json({"schema_version": 1, "snippets": [asdict(snippet) for snippet in found]})
         return
+    for note in loaded.warnings:
+        err.print(Text(f"Note: {note}"))
     for snippet in found:
         if snippet.file and not step_costs:
             sys.stdout.write(f"# {snippet.file}\n")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
-from simulator.console import console_of_stdout, err, print_json, print_sentence, print_table, progress_bars
+from simulator.console import console_of_stdout, err, print_json, print_notes, print_sentence, print_table, progress_bars
 from simulator.spec import Document, Problem, SpecError, check, shown
 
 if TYPE_CHECKING:
@@ -132,8 +132,20 @@ def _print(result: SweepResult, written: Sequence[Path]) -> None:
     if len(sound) > SHOWN_ROWS:
         more = "" if written else ": --out FOLDER keeps all, --json prints them"
         console.print(f"{len(sound) - SHOWN_ROWS:,} more rows{more}")
+    print_notes(console, [], _notes(result.grid))
     if written:
         console.print(f"All {len(rows):,} rows of {len(columns)} columns: {', '.join(map(str, written))}")
+
+
+def _notes(grid: Grid) -> list[str]:
+    """What is doubtful about the scenario before anything of it is varied; nothing where it is no whole one so."""
+    from simulator.scenario import scenario_of
+    from simulator.validity import standing_notes
+
+    try:
+        return [f"the scenario as it stands: {note}" for note in standing_notes(scenario_of(grid.document))]
+    except SpecError:
+        return []
 
 
 def _key_columns(result: SweepResult) -> list[tuple[str, Cell]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -70,11 +71,11 @@ class AlikeRounds:
         self._names = [name for name, _ in terms]
         self.one, self.prompts = self._replay.of_numbers, prompts
 
-    @property
+    @cached_property
     def many(self) -> Callable[..., Any]:
         return self._replay.first_of_arrays
 
-    @property
+    @cached_property
     def each(self) -> Callable[[Iterable[Sequence[Any]]], list[Any]]:
         return self._replay.first_of_each
 

@@ -12,7 +12,7 @@ from simulator.cost.parallelism import Parallelism, busiest
 from simulator.cost.roofline import Bound, Operation, experts_touched, grouped_gemm
 from simulator.cost.terms import CostTerm
 from simulator.hardware import Hardware
-from simulator.serving_engine import RowLaw
+from simulator.row_law import RowLaw
 
 
 @dataclass(frozen=True)

@@ -169,16 +169,16 @@ class ForwardCost:
         engine, prompts = self.engine, bool(asked.prefill)
         new_tokens = asked.rows + sum([tokens for tokens, _ in asked.prefill])
 
-        sequences, launches_s = int(known(asked.sequences)), self.launches_s
+        sequences = int(known(asked.sequences))
 
-        def captured(tokens: int) -> int | None:
+        def captured_of(tokens: int) -> int | None:
             return captured_rows(engine, tokens, sequences, prompts) if self.captured else None
 
         def by_tokens(tokens: int) -> tuple[float, float, float, float]:
             """Rows of the graph that runs, or of the pass; seconds of layers, small kernels and launches that no graph holds."""
-            graph_rows = captured(tokens)
-            layers, small_kernels = self._terms_by_rows(graph_rows or tokens)
-            return graph_rows or tokens, layers.seconds, small_kernels.seconds, launches_s if graph_rows is None else 0.0
+            captured = captured_of(tokens)
+            layers, small_kernels = self._terms_by_rows(captured or tokens)
+            return captured or tokens, layers.seconds, small_kernels.seconds, self.launches_s if captured is None else 0.0
 
         rows, layers_s, small_s, launch_s = all_looked_up(by_tokens, new_tokens, 4)
         layers, small_kernels = self._terms_by_rows(int(known(rows)))
@@ -199,7 +199,8 @@ class ForwardCost:
             terms.append(CostTerm("unfused_kernels", unfused_s, "latency"))
         terms += self.exchanges.terms(rows, new_tokens - asked.rows, asked.load)
         # A number that is not known yet was large as the tape was recorded: what is captured then always is.
-        return _OtherTerms(tuple(terms), launch_s if captured(int(known(new_tokens))) is None else None)
+        captured = captured_of(int(known(new_tokens))) is not None
+        return _OtherTerms(tuple(terms), None if captured else launch_s)
 
     def _head_term(self, rows: int) -> tuple[CostTerm]:
         head = self.lm_head(rows)
@@ -233,7 +234,8 @@ class ForwardCost:
         if found is None:
             n, k = self.architecture.lm_head_shape(self.tensor_parallel_size)
             head_format = FORMATS["fp32"] if self.weights == "fp32" else self.format
-            law = self.engine.row_law(self.weights if head_format.head_bits < 16 else "bf16", self.hardware)
+            wide = head_format.quantized and head_format.head_bits >= 16
+            law = self.engine.row_law("bf16", self.hardware) if wide else self.row_law
             dtype = (
                 "fp32"
                 if self.weights == "fp32" and "fp32" in self.hardware.profile.peak_flops_per_s

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 
 from simulator.cost.tape import known, larger, root_of_squares, smaller
 from simulator.hardware import Coefficients, Hardware
-from simulator.serving_engine import RowLaw, computed_rows
+from simulator.row_law import RowLaw, computed_rows
 
 Bound = Literal["memory", "compute", "latency", "network", "host"]
 ATTENTION_TILE_ROWS = 64

@@ -14,7 +14,8 @@ from simulator.hardware import Hardware
 def state_term(groups: Sequence[LayerGroup], hardware: Hardware, asked: ForwardPass) -> CostTerm:
     """A floor, the states' traffic, and rows that follow one another.
 
-    Verification keeps a state per drafted position to roll back to, and so moves the states once for every row.
+    Verification keeps a state per drafted position to roll back to: kernels read a sequence's state once and write it after every
+    row (vLLM: fused_recurrent_gated_delta_rule; SGLang keeps the written ones apart).
     """
     coefficients = hardware.coefficients
     extra_rows = asked.rows / asked.sequences - 1 if asked.sequences else 0.0
@@ -23,7 +24,8 @@ def state_term(groups: Sequence[LayerGroup], hardware: Hardware, asked: ForwardP
     for group in groups:
         if group.attention not in RECURRENT:
             continue
-        moved = 2 * group.state_elements * STATE_NUMBER_BYTES * (asked.rows + len(asked.prefill))
+        moves = asked.sequences + asked.rows + 2 * len(asked.prefill)
+        moved = group.state_elements * STATE_NUMBER_BYTES * moves
         compute_s = 4.0 * group.state_elements * prompt_tokens / hardware.attention_flops_per_s()
         floor_s = coefficients.state_overhead_s.value
         floor_s += coefficients.state_row_s.value * extra_rows * math.sqrt(max(asked.sequences, 1))

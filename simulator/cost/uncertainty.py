@@ -209,6 +209,7 @@ def _relevant(deployment: Deployment) -> Callable[[str], bool]:
         "ngram": deployment.method in MODELLESS_METHODS,
         "walk": deployment.engine.attention_regime(deployment.hardware) == "serial_walk",
         "broadcast": deployment.tensor_parallel_size * deployment.parallelism.pipeline_parallel_size > 1,
+        "unoverlapped": deployment.method in deployment.engine.unoverlapped_methods,
         "reserved": False,
         "prompt": False,
     }

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from simulator.architecture import ModelArchitecture
 from simulator.cost.deployment import Deployment
 from simulator.cost.doubts import Doubts
+from simulator.cost.never_fitted import POINTED_OUT, first_error
 from simulator.cost.spread import Spread
 from simulator.number_format import FORMATS
 from simulator.serving_engine import Measured
@@ -86,19 +87,27 @@ def unmeasured(deployment: Deployment) -> Unmeasured:
 
 
 def unmeasured_note(deployment: Deployment) -> tuple[str, ...]:
-    """One line that says so to a reader, or none."""
-    found = unmeasured(deployment)
-    if not found.parts:
-        return ()
+    """Lines that say so to a reader: what is new, and how far off the method was on this engine where it was first looked at."""
+    found, engine = unmeasured(deployment), deployment.engine.name
+    said = []
     if found.engine:
-        return (f"never measured against: {deployment.engine.name}; interval widened",)
-    return (f"never measured against in {deployment.engine.name}: {', '.join(_words(found, deployment))}; interval widened",)
+        said.append(f"never measured against: {engine}; interval widened")
+    elif found.parts:
+        said.append(f"never measured against in {engine}: {', '.join(_words(found, deployment))}; interval widened")
+    error = first_error(engine, method_key(deployment)) if deployment.speculative else None
+    if error is not None and error.median > POINTED_OUT:
+        said.append(f"{_drafting(deployment)} in {engine}: {error.sentence}")
+    return tuple(said)
+
+
+def _drafting(deployment: Deployment) -> str:
+    name = METHOD_NAMES.get(deployment.method, deployment.method.replace("_", " "))
+    return f"drafting {'trees ' if deployment.tree is not None else ''}by {name}"
 
 
 def _words(found: Unmeasured, deployment: Deployment) -> Iterator[str]:
     if found.method:
-        name = METHOD_NAMES.get(deployment.method, deployment.method.replace("_", " "))
-        yield f"drafting {'trees ' if deployment.tree is not None else ''}by {name}"
+        yield _drafting(deployment)
     if found.kernels:
         yield f"{FORMATS[deployment.weights].name} weights on {deployment.hardware.name}"
     yield from (_LAYER_NAMES[kind] for kind in found.layers)

@@ -29,13 +29,13 @@ def accuracy_figure(scored: Sequence[Scored]) -> Figure:
     grid = figure.add_gridspec(2, 2)
     draw_against(figure.add_subplot(grid[:, 0]), scored)
     draw_errors(figure.add_subplot(grid[0, 1]), scored, _rows, "rows verified per sequence")
-    draw_errors(figure.add_subplot(grid[1, 1]), scored, lambda each: each.case.point.batch, "batch")
+    draw_errors(figure.add_subplot(grid[1, 1]), scored, lambda each: each.case.point.batch, "batch (sequences)")
     return figure
 
 
 def draw_against(axes: Axes, scored: Sequence[Scored]) -> Axes:
     """Predicted R over measured R, both on logarithmic axes."""
-    axes.set(xscale="log", yscale="log", xlabel="measured R", ylabel="predicted R")
+    axes.set(xscale="log", yscale="log", xlabel="measured R (plain steps)", ylabel="predicted R (plain steps)")
     ends = [0.9, 5.0]
     axes.fill_between(ends, [end / (1 + NEAR) for end in ends], [end * (1 + NEAR) for end in ends], color="#F0F0F0", lw=0)
     axes.plot(ends, ends, color=PLAIN, lw=1)

@@ -24,9 +24,9 @@ Floats = NDArray[np.float64]
 # A row that costs less than a tenth more is as good as free.
 FREE = 1.10
 _READING = (
-    "Left: one matrix, seconds against rows in the pass. Roofline: the larger of bytes over bandwidth and FLOPs over FLOP/s at "
+    "Left: one matrix, time against rows in the pass. Roofline: the larger of bytes over bandwidth and FLOPs over FLOP/s at "
     "the profile's peaks; ridge: where they are equal. Tinted: rows that cost less than 10 % more than one. "
-    "Right: modelled over measured, all matrices."
+    "Right: modelled over measured, all matrices; open dots were held out of the fit."
 )
 
 
@@ -83,7 +83,7 @@ def fit_figure(points: Sequence[GemmPoint], hardware: Hardware, dtype: str, sour
     judged = np.abs(table.residuals[held]) if held.any() else np.abs(table.residuals)
     where = "matrices and rows it was not fitted to" if held.any() else "what it was fitted to"
     free = f"up to {table.free_rows} rows cost about as much as one" if table.free_rows > 1 else "no second row is free"
-    title = f"{hardware.name}, {dtype}: {free};\nthe fit is {np.median(judged):.1%} off on {where}"
+    title = f"{hardware.name}, {dtype}: {free};\nthe fit is {100 * np.median(judged):.1f} % off on {where}"
     figure = new_figure(title, f"{_READING}\nSource: {source}")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     draw_fit(left, points, table)

@@ -37,11 +37,10 @@ def method_map_figure(answer: MethodMap) -> Figure:
 
 
 def letters(answer: MethodMap) -> dict[str, str]:
-    """What stands for each method in its cells: its name, or a letter where names are long."""
-    drawn = answer.methods
-    if max(map(len, drawn)) <= SHORT_NAME:
-        return dict(zip(drawn, drawn, strict=True))
-    return {name: name if name == NONE else chr(ord("A") + index) for index, name in enumerate(drawn)}
+    """What stands for each method in its cells: its name, or a letter where names that the map needs are long."""
+    seen = {name for cell in answer.cells for name in (cell.method, *cell.near)}
+    is_short = max(map(len, seen)) <= SHORT_NAME
+    return {name: name if is_short or name == NONE else chr(ord("A") + index) for index, name in enumerate(answer.methods)}
 
 
 def draw_method_map(axes: Axes, answer: MethodMap) -> Axes:

@@ -39,8 +39,9 @@ NEAR = 0.95
 # About as many rates as a search looks at.
 EVALUATIONS = 18
 # Requests with short answers are quick to simulate, and more are drawn than the scenario states: rounds that one run may take,
-# and rounds that are as much work as all the rest of a request.
-ROUNDS, REST_ROUNDS = 25_000, 5
+# and rounds that are as much work as all the rest of a request. So are requests that are served alone, however long: their rounds
+# are simulated at once.
+ROUNDS, REST_ROUNDS, ALONE_REQUESTS = 25_000, 5, 5_000
 # Fewer requests of differing lengths are no sample of a workload.
 FEWEST_REQUESTS = 50
 PLAIN = "no speculation"
@@ -182,13 +183,14 @@ def _of_kinds(scenario: Scenario, planning: PlanningSpec) -> Iterator[str]:
 
 
 def _streams(scenario: Scenario, repetitions: int, own: Sequence[Request]) -> list[tuple[Request, ...]]:
-    """Independent repetitions of the workload at unit rate, of as many requests as it states and more where answers are short:
+    """Independent repetitions of the workload at unit rate, of as many requests as it states and more where they are quick:
     waits of an almost saturated server, or of its slowest hundredth, need many. A recorded trace is one, as it is: again it
     would be the same requests, and agreement with itself no sign of certainty."""
     workload, seed = scenario.file.workload, scenario.file.seed
     times = 1 if isinstance(scenario.source, RequestTrace) else repetitions
     if not isinstance(scenario.source, RequestTrace):
-        affordable = int(ROUNDS / (REST_ROUNDS + sum(request.output_tokens for request in own) / len(own)))
+        rounds = sum(request.output_tokens for request in own) / len(own)
+        affordable = ALONE_REQUESTS if scenario.limits.max_num_seqs == 1 else int(ROUNDS / (REST_ROUNDS + rounds))
         workload = workload.model_copy(update={"num_requests": max(len(own), affordable)})
     drawn = [requests_of(workload, (seed + index) % 2**32, scenario.source) for index in range(times)]
     return [unit_stream(requests, index * len(requests)) for index, requests in enumerate(drawn)]

@@ -19,7 +19,7 @@ from simulator.cost.unmeasured import unmeasured, unmeasured_note
 from simulator.draft_tree import Tree
 from simulator.hardware import find_hardware
 from simulator.number_format import FORMATS
-from simulator.scenario import Scenario, scenario_of
+from simulator.scenario import ALTERNATIVES, NO_DRAFTER, Scenario, scenario_of
 from simulator.serving import ServingResult, Summary, summarise
 from simulator.simulation import (
     Progress,
@@ -61,7 +61,8 @@ class Alternative:
     """One row, at the one of the scenario's γ and trees that `simulation.chosen` takes. Times are seconds per output token, means
     over requests; two where acceptance is open, at its low and high end.
     gain: time without over time with speculation, both of this alternative. unmeasured: what of it no measured run had, as
-    `cost.unmeasured.Unmeasured.parts`, and remark: the same in words. problem: why it did not run, else ""."""
+    `cost.unmeasured.Unmeasured.parts`, and remark: the same in words. doubts: of this alternative
+    and not of the scenario as it is. problem: why it did not run, else ""."""
 
     name: str
     num_speculative_tokens: int = 0
@@ -75,6 +76,7 @@ class Alternative:
     memory: MemoryTaken | None = None
     unmeasured: tuple[str, ...] = ()
     remark: str = ""
+    doubts: tuple[str, ...] = ()
     problem: str = ""
 
     @property
@@ -124,9 +126,15 @@ def _alternative(name: str, scenario: Scenario, change: Mapping[str, Any]) -> Al
         other = scenario_of(_changed(scenario.document, change))
         if not other.deployment.speculative:
             raise SpecError([Problem("", "", "drafts nothing")])
-        return _row(name, other)
+        return replace(_row(name, other), doubts=_doubts_of(other, scenario))
     except SpecError as error:
         return Alternative(name, problem="; ".join(dict.fromkeys(problem.must for problem in error.problems)))
+
+
+def _doubts_of(other: Scenario, own: Scenario) -> tuple[str, ...]:
+    """That its drafter is built from the target is said of all methods at once."""
+    new = (warning for warning in other.warnings if warning not in own.warnings)
+    return tuple(warning for warning in new if not warning.startswith(NO_DRAFTER))
 
 
 def _row(name: str, scenario: Scenario) -> Alternative:
@@ -168,7 +176,7 @@ def _row(name: str, scenario: Scenario) -> Alternative:
         gain=Estimate(math.sqrt(lowest * highest), min(gain.low for gain in found), max(gain.high for gain in found)),
         memory=memory_taken(scenario, shape.depth),
         unmeasured=unmeasured(server.deployment).parts,
-        remark="".join(unmeasured_note(server.deployment)),
+        remark="; ".join(unmeasured_note(server.deployment)),
     )
 
 
@@ -227,8 +235,8 @@ def _requests(scenario: Scenario) -> tuple[Request, ...]:
 
 
 def _changed(document: Document, change: Mapping[str, Any]) -> Document:
-    """The document with sections merged; None takes a key or a section away."""
-    data = dict(document.data)
+    """The document with sections merged, without its alternatives; None takes a key or a section away."""
+    data = {key: value for key, value in document.data.items() if key != ALTERNATIVES}
     for section, keys in change.items():
         if keys is None or not isinstance(keys, Mapping):
             data[section] = keys

@@ -9,6 +9,7 @@ seen a prediction of them: nothing is fitted on them. `unseen_cases_2.csv` and t
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -58,6 +59,25 @@ def published_cases(table: str = BUILT_ON) -> tuple[PublishedCase, ...]:
 def table_path(table: str) -> Path:
     """A file beside the shipped cases."""
     return resources.folder(FOLDER) / table
+
+
+def sources(cases: Iterable[PublishedCase], shown: int = 2) -> str:
+    """Who published the cases: repositories and threads without the file in them, or what a page is about.
+
+    >>> cited = [PublishedCase("D", text, OperatingPoint.model_construct(), 1.0) for text in ("a/b docs/c.md", "a/b#3, comment")]
+    >>> sources(cited)
+    'a/b, a/b#3'
+    """
+    found = list(dict.fromkeys(_source(case.citation) for case in cases))
+    more = f" and {len(found) - shown} more" if len(found) > shown else ""
+    return ", ".join(found[:shown]) + more
+
+
+def _source(citation: str) -> str:
+    if citation.startswith("public index file"):
+        return citation.partition(": ")[2]
+    words = re.sub(r" (#\d+)", r"\1", citation.removeprefix("https://")).split(maxsplit=1)
+    return words[0].rstrip(",")
 
 
 def by(cases: Iterable[PublishedCase], key: Callable[[PublishedCase], str]) -> dict[str, list[int]]:

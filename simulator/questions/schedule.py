@@ -28,6 +28,7 @@ from simulator.simulation import LEAST_EFFECT, TIE, Progress, Server, chosen, re
 from simulator.spec import SpecError
 from simulator.speculation import drafts_at_once
 from simulator.theory import student_t_quantile
+from simulator.validity import standing_notes
 
 LARGEST = 8
 # Batches of a table are tried one by one up to so many, above that in equal steps.
@@ -98,7 +99,7 @@ def schedule(
 ) -> ScheduleAnswer:
     """The schedule of a scenario whose acceptance is given and which drafts chains. Raises `SpecError` for others."""
     _check(scenario)
-    warnings = list(scenario.warnings)
+    warnings = list(standing_notes(scenario))
     prices = _Prices(scenario, warnings)
     own = own_context(scenario)
     shown = contexts or contexts_around(own, scenario.limits.max_model_len)

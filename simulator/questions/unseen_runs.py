@@ -70,7 +70,7 @@ class LaterSet:
         return rows[0]["version"], _scored([_as_kept(row) for row in rows], self.table)
 
     def predicted(self) -> list[Scored]:
-        """Its runs predicted by this version: for the one score that is kept, not for looking at before."""
+        """Its runs predicted by this version: for the one score that is kept, and beside it; not for looking at before."""
         return _scored(predict_table(table_path(self.table)), self.table)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from simulator.questions.accuracy import CONSTANT_SPEEDUP, Moved, Score, Scored, inside_by_family, log_ratio, score
 from simulator.questions.engine_fit import CONSTANTS, UNFITTED, Fit
 from simulator.questions.interval_fit import Covered
-from simulator.questions.published_cases import PublishedCase, by
+from simulator.questions.published_cases import PublishedCase, by, sources
 from simulator.reports.tables import NOTHING
 
 Table = tuple[str, list[str], list[list[str]]]
@@ -32,7 +32,7 @@ def accuracy_sentence(scored: Sequence[Scored]) -> str:
 def accuracy_tables(shipped: Sequence[Scored], without: Sequence[Scored] | None) -> Iterator[Table]:
     """(title, header, rows): by family, by regime, and the formulas that people use instead."""
     best = without or shipped
-    yield "By family", ["family", *HEADER], _rows(best, lambda case: case.family)
+    yield "By family", ["family", *HEADER, "published by"], with_sources(_rows(best, lambda case: case.family), best)
     for title, key in GROUPINGS.items():
         yield f"By {title}", [title, *HEADER], _rows(best, key)
     parts = {each.case.point.id: never_measured(each) for each in best}
@@ -114,6 +114,12 @@ def accuracy_markdown(
     for title, header, rows in (*accuracy_tables(shipped, without), covered_table(parts), constants_table(fit)):
         texts += [f"### {title}", markdown_table(header, rows)]
     return "\n\n".join(texts) + "\n"
+
+
+def with_sources(rows: Sequence[Sequence[str]], scored: Sequence[Scored]) -> list[list[str]]:
+    """Rows of families, each with who published its runs."""
+    families = by([each.case for each in scored], lambda case: case.family)
+    return [[*row, sources(scored[place].case for place in families[row[0]])] for row in rows]
 
 
 def _rows(scored: Sequence[Scored], key: Callable[[PublishedCase], str]) -> list[list[str]]:

@@ -67,7 +67,8 @@ def _memory(memory: MemoryTaken) -> list[str]:
 
 def comparison_notes(answer: ComparedScenarios) -> list[str]:
     """What could not be compared, and what the comparison takes for granted."""
-    said = [f"{row.name}: {words}" for row in answer.rows for words in (row.problem, row.remark) if words]
+    said = [*answer.scenario.warnings]
+    said += [f"{row.name}: {words}" for row in answer.rows for words in (row.problem, *row.doubts, row.remark) if words]
     if any(row.gain is not None and not is_known(row.gain) for row in answer.rows):
         said.append("too few requests to tell: workload.num_requests of 30 and more give intervals")
     return [*said, *answer.notes]
@@ -80,7 +81,7 @@ def comparison_summary(answer: ComparedScenarios) -> dict[str, Any]:
         "by": answer.axis,
         "base_tpot_s": answer.base_tpot_s,
         "rows": [{**asdict(row), "verdict": row.verdict} for row in answer.rows],
-        "notes": list(answer.notes),
+        "notes": comparison_notes(answer),
     }
 
 

@@ -62,6 +62,7 @@ def _environment() -> Environment:
     found.filters |= {
         "rich": _rich,
         "breakable": _breakable,
+        "short_source": lambda text: text.partition(": ")[0],
         "slug": _slug,
         "first_upper": lambda text: text[:1].upper() + text[1:],
     }

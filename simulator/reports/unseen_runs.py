@@ -9,7 +9,7 @@ import numpy as np
 from simulator.questions.accuracy import Score, Scored, inside_by_family, score
 from simulator.questions.published_cases import PublishedCase, by
 from simulator.questions.unseen_runs import CHOICES, FIRST_VERSION, LaterSet, choices, later_sets, priced
-from simulator.reports.accuracy import GROUPINGS, Table, beside_rules, markdown_table, never_measured, percent
+from simulator.reports.accuracy import GROUPINGS, Table, beside_rules, markdown_table, never_measured, percent, with_sources
 from simulator.reports.tables import NOTHING
 
 COLUMNS = ["median error", "90th percentile", "bias of R", "inside 80 % interval"]
@@ -39,12 +39,10 @@ def unseen_tables(first: Sequence[Scored], now: Sequence[Scored]) -> Iterator[Ta
         "batch": GROUPINGS["batch"],
     }
     for title, key in groups.items():
-        header = [
-            title,
-            "runs",
-            *(f"{name}, first / now" for name in COLUMNS),
-        ]
-        yield f"Never seen, by {title}", header, _rows(first, now, key)
+        header, rows = _compared(title), _rows(first, now, key)
+        if title == "family":
+            header, rows = [*header, "published by"], with_sources(rows, first)
+        yield f"Never seen, by {title}", header, rows
     yield "Never seen, choosing by predicted speedup", CHOICE_HEADER, [_choice(first, now, what) for what in CHOICES]
     yield (
         "Never seen, beside other rules",
@@ -67,27 +65,33 @@ def _later_sentence(later: LaterSet) -> str:
 
 
 def later_tables() -> Iterator[Table]:
-    """As `unseen_tables`, of the one score of each later set; nothing of a set that waits for it."""
+    """As `unseen_tables`, of each later set: its one score beside what is predicted now; nothing of a set that waits for it."""
     for later in later_sets():
         kept = later.scored()
         if kept is not None:
-            yield from _kept_tables(_name(later), kept[1])
+            yield from _tables_of(_name(later), kept[1], later.predicted())
 
 
 def _name(later: LaterSet) -> str:
     return f"{ORDINALS[later.number]} set" if later.number in ORDINALS else f"Set {later.number}"
 
 
-def _kept_tables(name: str, scored: Sequence[Scored]) -> Iterator[Table]:
+def _tables_of(name: str, first: Sequence[Scored], now: Sequence[Scored]) -> Iterator[Table]:
     groups: dict[str, Callable[[PublishedCase], str]] = {
         "engine and method": lambda case: f"{case.point.engine} {GROUPINGS['method'](case)}",
         "family": lambda case: case.family,
         "batch": GROUPINGS["batch"],
     }
+    yield f"{name}, all runs", _compared("runs of"), _rows(first, now, lambda _: name)
     for title, key in groups.items():
-        places = by([each.case for each in scored], key)
-        rows = [[group, str(len(at)), *_cells([scored[place] for place in at])] for group, at in places.items()]
-        yield f"{name}, by {title}", [title, "runs", *COLUMNS], rows
+        header, rows = _compared(title), _rows(first, now, key)
+        if title == "family":
+            header, rows = [*header, "published by"], with_sources(rows, first)
+        yield f"{name}, by {title}", header, rows
+
+
+def _compared(title: str) -> list[str]:
+    return [title, "runs", *(f"{name}, first / now" for name in COLUMNS)]
 
 
 def unseen_markdown(first: Sequence[Scored], now: Sequence[Scored]) -> str:

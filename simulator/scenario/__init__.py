@@ -7,13 +7,17 @@ Read `file.py` for what a user may write, `scenario.py` for what it means, `load
 
 from __future__ import annotations
 
+from simulator.scenario.alternatives import SECTION as ALTERNATIVES
 from simulator.scenario.file import ParallelSpec, ScenarioFile, SweepSpec
 from simulator.scenario.limits import Limits
 from simulator.scenario.loading import load_scenario, scenario_document, scenario_of
+from simulator.scenario.names import NO_DRAFTER
 from simulator.scenario.prefill_instances import PrefillInstances
 from simulator.scenario.scenario import Scenario
 
 __all__ = [
+    "ALTERNATIVES",
+    "NO_DRAFTER",
     "Limits",
     "ParallelSpec",
     "PrefillInstances",

@@ -64,6 +64,9 @@ def find_target(reading: Reading) -> ModelArchitecture:
     return found
 
 
+NO_DRAFTER = "no drafter named"
+
+
 def find_drafter(reading: Reading, target: ModelArchitecture | None) -> ModelArchitecture | None:
     """The drafter by name; for a head method without one, built from the target with a warning."""
     speculation: Speculation | None = reading.sections["speculation"]
@@ -80,7 +83,7 @@ def find_drafter(reading: Reading, target: ModelArchitecture | None) -> ModelArc
         if target is None or speculation.method not in HEAD_FAMILIES:
             return None
         reading.warnings.append(
-            f"no drafter named: {speculation.method} drafting by a module built from the target, of the usual shape"
+            f"{NO_DRAFTER}: {speculation.method} drafting by a module built from the target, of the usual shape"
         )
         return built_head(target, speculation.method, max(shape.depth for shape in speculation.shapes))
     found = find_model(speculation.drafter, reading.document.where(location), "speculation.drafter", "drafter")
