@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,15 @@ from simulator.draft_policy import tokens_in
 from simulator.draft_tree import Tree
 from simulator.interchange.detection import read_files
 from simulator.interchange.engine_flags import parse_command, read_trtllm
-from simulator.interchange.engine_settings import ENGINES, FIELDS, NotExpressibleError, Setting, forced_acceptance, snippets
+from simulator.interchange.engine_settings import (
+    ENGINES,
+    FIELDS,
+    NotExpressibleError,
+    PromptsApart,
+    Setting,
+    forced_acceptance,
+    snippets,
+)
 from simulator.reports.exports import setting_of
 from simulator.scenario import load_scenario
 from simulator.spec import SpecError
@@ -107,6 +116,39 @@ def test_a_vllm_table_that_vllm_refuses_is_refused(table: object) -> None:
     config = {"method": "ngram", "num_speculative_tokens": 5, "num_speculative_tokens_per_batch_size": table}
     with pytest.raises(SpecError, match="num_speculative_tokens_per_batch_size"):
         parse_command(f"{COMMAND['vllm']} --speculative-config '{json.dumps(config)}'")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_instances_that_compute_prompts_are_started_as_such(engine: str) -> None:
+    apart = PromptsApart(instances=2, tensor_parallel_size=4, decode_tensor_parallel_size=8)
+    alone = Setting("ngram", 3)
+    speculation, *instances = snippets(engine, replace(alone, prompts_apart=apart))
+    assert speculation.text == snippets(engine, alone)[0].text
+    if engine in ("trtllm", "llamacpp"):
+        assert not instances
+        assert f"none of {engine}'s settings" in speculation.notes[-1]
+        return
+    prefill, decode = (shlex.split(each.text, comments=True) for each in instances)
+    assert [prefill[1], decode[1]] == ["4", "8"]
+    assert "2 instances that compute prompts" in instances[0].text
+    if engine == "vllm":
+        configs = [json.loads(words[words.index("--kv-transfer-config") + 1]) for words in (prefill, decode)]
+        assert [config["kv_role"] for config in configs] == ["kv_producer", "kv_consumer"]
+        assert {config["kv_connector"] for config in configs} == {"NixlConnector"}
+        keys = {key for config in configs for key in config}
+    else:
+        assert [words[words.index("--disaggregation-mode") + 1] for words in (prefill, decode)] == ["prefill", "decode"]
+        keys = set()
+    assert keys | {word for word in (*prefill, *decode) if word.startswith("--")} <= FIELDS[engine]
+
+
+def test_a_scenario_with_prompts_on_instances_of_their_own_exports_them() -> None:
+    asked = load_scenario("disaggregated_prefill")
+    assert asked.prefill is not None
+    setting = setting_of(asked)
+    assert setting.prompts_apart == PromptsApart(asked.prefill.instances, asked.prefill.tensor_parallel_size, 1)
+    assert len(snippets("vllm", setting)) == 3
+    assert setting_of(load_scenario("quickstart"), gamma=3).prompts_apart is None
 
 
 def written_keys(engine: str, text: str, file: str) -> set[str]:

@@ -34,6 +34,7 @@ def test_replaying_is_computing(points: list[tuple[float, float]]) -> None:
     assert [replay.of_numbers(*point) for point in points] == [(value, 7.0) for value in expected]
     assert replay.first_of_each(points) == expected
     found, constant = replay.of_arrays(*np.array(points).T)
+    assert isinstance(constant, float)  # of all points one number, which is not kept for each of them
     assert (found.tolist(), constant) == (expected, 7.0)
     assert replay.first_of_arrays(*np.array(points).T).tolist() == expected
 

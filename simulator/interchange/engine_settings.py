@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import yaml
@@ -20,12 +20,13 @@ FIELDS = {
     "vllm": {
         "method", "model", "num_speculative_tokens", "draft_tensor_parallel_size", "use_heterogeneous_vocab",
         "num_speculative_tokens_per_batch_size", "rejection_sample_method", "synthetic_acceptance_rates",
-        "synthetic_acceptance_length",
+        "synthetic_acceptance_length", "kv_connector", "kv_role", "--kv-transfer-config", "--tensor-parallel-size",
     },
     "sglang": {
         "--speculative-algorithm", "--speculative-draft-model-path", "--speculative-num-steps", "--speculative-eagle-topk",
         "--speculative-num-draft-tokens", "--speculative-adaptive", "--speculative-adaptive-config",
-        "--speculative-dflash-block-size",
+        "--speculative-dflash-block-size", "--disaggregation-mode", "--disaggregation-transfer-backend",
+        "--tensor-parallel-size",
     },
     "trtllm": {
         "decoding_type", "max_draft_len", "speculative_model", "num_nextn_predict_layers", "max_concurrency",
@@ -47,8 +48,18 @@ _NAMED = ("draft_model", "eagle", "eagle3", "medusa", "block")
 
 
 @dataclass(frozen=True)
+class PromptsApart:
+    """Instances that compute prompts for others, and the devices of each; devices of one that decodes."""
+
+    instances: int
+    tensor_parallel_size: int
+    decode_tensor_parallel_size: int
+
+
+@dataclass(frozen=True)
 class Setting:
-    """What is to be set. drafter: name or path, None where the method has none. by_batch: (first, last, γ), 0 = off."""
+    """What is to be set. drafter: name or path, None where the method has none. by_batch: (first, last, γ), 0 = off.
+    prompts_apart: where prompts are computed on instances of their own."""
 
     method: str
     num_speculative_tokens: int
@@ -57,6 +68,7 @@ class Setting:
     by_batch: tuple[tuple[int, int, int], ...] | None = None
     tree: Tree | None = None
     heterogeneous_vocabulary: bool = False
+    prompts_apart: PromptsApart | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,12 @@ class NotExpressibleError(ValueError):
 
 def snippets(engine: str, setting: Setting) -> tuple[Snippet, ...]:
     """The setting for one of `ENGINES`. Raises `NotExpressibleError` where the engine cannot do it."""
-    return _WRITERS[engine](setting)
+    found, apart = _WRITERS[engine](setting), setting.prompts_apart
+    if apart is None:
+        return found
+    if engine in _ROLES:
+        return (*found, *_instances(engine, apart))
+    return (replace(found[0], notes=(*found[0].notes, _NO_ROLES.format(engine))), *found[1:])
 
 
 def forced_acceptance(engine: str, setting: Setting, rates: Sequence[float]) -> Snippet:
@@ -129,6 +146,42 @@ def _vllm_config(setting: Setting) -> dict[str, object]:
 def _vllm(setting: Setting) -> tuple[Snippet, ...]:
     notes = () if setting.by_batch is None else (VARYING_GAMMA,)
     return (Snippet("vllm", f"--speculative-config '{json.dumps(_vllm_config(setting))}'", notes=notes),)
+
+
+# ------------------------------------------------------------------------------------------- prompts on their own instances
+
+
+# What an instance that computes prompts is started with, and one that decodes, besides the speculation of both: docs.vllm.ai,
+# "NixlConnector Usage Guide" (kv_producer and kv_consumer; the connector leaves roles to the proxy) and docs.sglang.io, "PD
+# Disaggregation" (Mooncake or NIXL).
+_ROLES = {
+    "vllm": tuple(
+        f"--kv-transfer-config '{json.dumps({'kv_connector': 'NixlConnector', 'kv_role': role})}'"
+        for role in ("kv_producer", "kv_consumer")
+    ),
+    "sglang": tuple(f"--disaggregation-mode {mode} --disaggregation-transfer-backend nixl" for mode in ("prefill", "decode")),
+}
+_ROUTING = {
+    "vllm": "a proxy in front decides which instance computes a prompt and which decodes; on several hosts each is told its own "
+    "address by VLLM_NIXL_SIDE_CHANNEL_HOST",
+    "sglang": "sglang_router.launch_router --pd-disaggregation stands in front",
+}
+_NO_ROLES = "for prompts on instances of their own none of {}'s settings are written: this is the speculation alone"
+
+
+def _instances(engine: str, apart: PromptsApart) -> tuple[Snippet, Snippet]:
+    prefill, decode = _ROLES[engine]
+    one = apart.instances == 1
+    who = "the instance that computes prompts" if one else f"each of {apart.instances} instances that compute prompts"
+    starts = (
+        f"# {started}, with the speculation above\n--tensor-parallel-size {size} {role}"
+        for started, size, role in (
+            (who, apart.tensor_parallel_size, prefill),
+            ("each instance that decodes", apart.decode_tensor_parallel_size, decode),
+        )
+    )
+    first, second = (Snippet(engine, start) for start in starts)
+    return first, replace(second, notes=(_ROUTING[engine],))
 
 
 # -------------------------------------------------------------------------------------------------------------- SGLang

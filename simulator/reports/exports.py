@@ -10,7 +10,7 @@ import yaml
 
 from simulator.draft_policy import FIXED, SETTABLE, ByBatch, GoodputOptimal, PolicySpec, whole_table
 from simulator.draft_tree import Tree
-from simulator.interchange.engine_settings import ENGINES, NotExpressibleError, Setting, Snippet, snippets
+from simulator.interchange.engine_settings import ENGINES, NotExpressibleError, PromptsApart, Setting, Snippet, snippets
 from simulator.reports.page import Block, Code, Text
 from simulator.scenario import Scenario
 from simulator.simulation import Server
@@ -35,7 +35,7 @@ def setting_of(scenario: Scenario, gamma: int | None = None) -> Setting:
 
 def setting_for(scenario: Scenario, shape: Tree, policy: PolicySpec = FIXED) -> Setting:
     """A shape of the scenario's method, drafted by a policy of `SETTABLE`."""
-    speculation, deployment = scenario.file.speculation, scenario.deployment
+    speculation, deployment, apart = scenario.file.speculation, scenario.deployment, scenario.prefill
     assert speculation is not None
     table = policy.engine_table(shape.steps)
     return Setting(
@@ -46,6 +46,9 @@ def setting_for(scenario: Scenario, shape: Tree, policy: PolicySpec = FIXED) -> 
         by_batch=None if table is None else whole_table(table, scenario.limits.max_num_seqs),
         tree=None if shape.is_chain else shape,
         heterogeneous_vocabulary=speculation.heterogeneous_vocabulary,
+        prompts_apart=(
+            None if apart is None else PromptsApart(apart.instances, apart.tensor_parallel_size, deployment.tensor_parallel_size)
+        ),
     )
 
 

@@ -16,16 +16,16 @@ from simulator.serving.metrics import (
     unmet_limits,
 )
 from simulator.serving.record import EngineStatistics, RequestRecord, RequestRecords, ServingResult, StepRecord, StepRecords
-from simulator.serving.replica import StepCost, StepPricer
+from simulator.serving.replica import PricesSteps, StepPrice
 from simulator.serving.replicas import Engine, Prefill, serve_on_replicas
 from simulator.serving.router import RouterName
 from simulator.serving.rules import BatchingRules, no_lookahead, one_slot_per_draft
-from simulator.serving.sequence import AcceptancePath
+from simulator.serving.sequence import AcceptanceByPosition
 from simulator.serving.serve import serve
 
 __all__ = [
+    "AcceptanceByPosition",
     "AcceptanceCounts",
-    "AcceptancePath",
     "BatchingRules",
     "Distribution",
     "Engine",
@@ -34,12 +34,12 @@ __all__ = [
     "Load",
     "PairedRatio",
     "Prefill",
+    "PricesSteps",
     "RequestRecord",
     "RequestRecords",
     "RouterName",
     "ServingResult",
-    "StepCost",
-    "StepPricer",
+    "StepPrice",
     "StepRecord",
     "StepRecords",
     "Summary",

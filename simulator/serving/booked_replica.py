@@ -39,9 +39,9 @@ from simulator.serving.instant import Instant
 from simulator.serving.plan import StepPlan
 from simulator.serving.policies import DraftPolicy
 from simulator.serving.record import EngineStatistics, RequestRecords, StepRecords
-from simulator.serving.replica import PricedStep, Replica, StepCost, StepPricer, accept, request_row, step_record, told
+from simulator.serving.replica import PricedStep, PricesSteps, Replica, StepPrice, accept, request_row, step_record, told
 from simulator.serving.rules import BatchingRules
-from simulator.serving.sequence import AcceptancePath
+from simulator.serving.sequence import AcceptanceByPosition
 from simulator.serving.step_log import RoundTerms, StepLog, append_to
 from simulator.workload import Request
 
@@ -51,7 +51,7 @@ LONGEST_SPAN = 4096
 SHORT_SPAN = 32
 
 
-class AlikeRounds(RoundTerms, Protocol):
+class PricesRounds(RoundTerms, Protocol):
     """The cost of rounds of so many sequences that verify equally many drafts, by their contexts: those of all together, the same
     with each counted up to the pricer's window, and the longest.
 
@@ -76,7 +76,7 @@ class Span(NamedTuple):
     start_s: float
     seconds: Any  # a list, or an array
     end_s: Any
-    alike: AlikeRounds | None
+    alike: PricesRounds | None
     terms: Sequence[tuple[str, float]]  # beside those of `alike`
 
 
@@ -90,14 +90,14 @@ class BookedReplica(Replica):
         self,
         env: Clock,
         rules: BatchingRules,
-        pricer: StepPricer,
-        paths: Callable[[Request], AcceptancePath],
+        pricer: PricesSteps,
+        paths: Callable[[Request], AcceptanceByPosition],
         num_speculative_tokens: Callable[[int], int],
         instant: Instant | None = None,
     ):
         super().__init__(env, rules, pricer, paths, num_speculative_tokens, instant)
         has_sums = getattr(pricer, "sums_suffice", True)
-        self._alike: Callable[[int, int], AlikeRounds | None] | None = getattr(pricer, "alike", None) if has_sums else None
+        self._alike: Callable[[int, int], PricesRounds | None] | None = getattr(pricer, "alike", None) if has_sums else None
         self.scheduler = BookingScheduler(rules, num_speculative_tokens, getattr(pricer, "window", None))
         self.records = RequestRecords(self.scheduler.round_end_s)
         self._log = StepLog(self._steps, self.scheduler.timeline, self.scheduler.round_end_s)
@@ -208,7 +208,7 @@ class BookedReplica(Replica):
             raise _no_time(cost.seconds, cost.seconds)
         return Span(plan, start_s, [cost.seconds], [start_s + cost.seconds], alike, cost.terms)
 
-    def _rounds_alike(self, plan: StepPlan, alike: AlikeRounds) -> Span:
+    def _rounds_alike(self, plan: StepPlan, alike: PricesRounds) -> Span:
         """Rounds of nothing but decoding, up to the horizon."""
         timeline, start_s = self.scheduler.timeline, self.env.now
         seconds: Any = alike.each([timeline.contexts_now()])
@@ -228,7 +228,7 @@ class BookedReplica(Replica):
             raise _no_time(shortest_s, max(seconds))
         return Span(plan, start_s, seconds, end_s, alike, ())
 
-    def _mixed(self, plan: StepPlan, alike: AlikeRounds) -> PricedStep:
+    def _mixed(self, plan: StepPlan, alike: PricesRounds) -> PricedStep:
         """One round with what the prompts add to it, which alone are the terms; or prompts alone."""
         contexts = self.scheduler.timeline.contexts_now() if plan.booked else (0, 0, 0)
         seconds, target_s, *_ = alike.one(*contexts)
@@ -240,7 +240,7 @@ class BookedReplica(Replica):
             seconds += more_s
         return PricedStep(seconds, (*own, *terms))
 
-    def _price_singly(self, plan: StepPlan) -> StepCost:
+    def _price_singly(self, plan: StepPlan) -> StepPrice:
         """From the list of sequences."""
         decode = plan.decode
         if plan.booked:

@@ -17,11 +17,11 @@ from simulator.serving.policies import DraftPolicy
 from simulator.serving.record import EngineStatistics, RequestRecord, RequestRecords, RequestRow, StepRecord, StepRecords
 from simulator.serving.rules import BatchingRules
 from simulator.serving.scheduler import Scheduler
-from simulator.serving.sequence import AcceptancePath, SequenceState
+from simulator.serving.sequence import AcceptanceByPosition, SequenceState
 from simulator.workload import Request
 
 
-class StepCost(Protocol):
+class StepPrice(Protocol):
     """The price of a step: `terms` are its named parts, which sum to `seconds`."""
 
     @property
@@ -30,10 +30,10 @@ class StepCost(Protocol):
     def terms(self) -> tuple[tuple[str, float], ...]: ...
 
 
-class StepPricer(Protocol):
+class PricesSteps(Protocol):
     """Prices a step from what it computes; must change neither list."""
 
-    def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> StepCost:
+    def price(self, decode: Sequence[tuple[int, int]], prefill: Sequence[tuple[int, int]], prompts_finished: int) -> StepPrice:
         """`decode`: (tokens in the KV cache before the step, drafts verified) per decoding sequence, drafts 0 for a plain row.
         `prefill`: (new tokens, tokens in the KV cache before) per chunk. `prompts_finished`: chunks that yield a first token.
         Where the drafter computes other tokens of the prompts, `draft_prefill` is told too, as `prefill`.
@@ -77,8 +77,8 @@ class Replica:
         self,
         env: simpy.Environment,
         rules: BatchingRules,
-        pricer: StepPricer,
-        paths: Callable[[Request], AcceptancePath],
+        pricer: PricesSteps,
+        paths: Callable[[Request], AcceptanceByPosition],
         num_speculative_tokens: Callable[[int], int],
         instant: Instant | None = None,
     ):
@@ -214,7 +214,7 @@ class Replica:
         self._last_gamma = plan.num_speculative_tokens
         return changed
 
-    def _switched(self, cost: StepCost, switches: bool) -> StepCost:
+    def _switched(self, cost: StepPrice, switches: bool) -> StepPrice:
         """The price with what a change of γ takes."""
         if not switches or self._policy is None:
             return cost
@@ -241,7 +241,7 @@ class Replica:
             self.scheduler.reserved.clear()
         return plan
 
-    def _swapped(self, plan: StepPlan, cost: StepCost) -> StepCost:
+    def _swapped(self, plan: StepPlan, cost: StepPrice) -> StepPrice:
         """The price with what moving blocks to the host and back takes."""
         if not plan.moved_blocks:
             return cost

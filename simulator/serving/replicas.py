@@ -24,10 +24,10 @@ from simulator.serving.instant import Instant
 from simulator.serving.kv_transfer import KVTransfer
 from simulator.serving.patience import Patience
 from simulator.serving.record import EngineStatistics, RequestRecords, ServingResult, StepRecords
-from simulator.serving.replica import Replica, StepPricer
+from simulator.serving.replica import PricesSteps, Replica
 from simulator.serving.router import CHOICES, Choose, InTurn, RouterName, in_turn
 from simulator.serving.rules import BatchingRules
-from simulator.serving.sequence import AcceptancePath, SequenceState
+from simulator.serving.sequence import AcceptanceByPosition, SequenceState
 from simulator.workload import Request
 
 
@@ -36,7 +36,7 @@ class Engine(NamedTuple):
     policy that remembers belongs to one replica."""
 
     rules: BatchingRules
-    pricer: StepPricer
+    pricer: PricesSteps
     num_speculative_tokens: Callable[[int], int]
 
 
@@ -51,7 +51,7 @@ class Prefill(NamedTuple):
 def serve_on_replicas(
     requests: Iterable[Request],
     engines: Sequence[Engine],
-    paths: Callable[[Request], AcceptancePath],
+    paths: Callable[[Request], AcceptanceByPosition],
     *,
     router: RouterName = "round_robin",
     prefill: Prefill | None = None,
@@ -100,7 +100,7 @@ class _Fleet:
     def __init__(
         self,
         engines: Sequence[Engine],
-        paths: Callable[[Request], AcceptancePath],
+        paths: Callable[[Request], AcceptanceByPosition],
         router: RouterName,
         prefill: Prefill | None,
         time_out_s: float | None,

@@ -18,7 +18,7 @@ from simulator.serving.kv_cache import KVCache
 from simulator.serving.plan import StepPlan
 from simulator.serving.prefix_cache import NOTHING, Match, Run, block_runs
 from simulator.serving.rules import BatchingRules
-from simulator.serving.sequence import AcceptancePath, SequenceState
+from simulator.serving.sequence import AcceptanceByPosition, SequenceState
 from simulator.workload import Request
 
 
@@ -44,7 +44,7 @@ class Scheduler:
         self.free_host_blocks = rules.host_blocks
         self._moved_blocks = 0
 
-    def sequence(self, request: Request, now_s: float, path: AcceptancePath) -> SequenceState:
+    def sequence(self, request: Request, now_s: float, path: AcceptanceByPosition) -> SequenceState:
         """A request that arrives now, in no queue yet."""
         return SequenceState(request, now_s, path, self.rules.max_model_len, self._runs(request))
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from simulator.serving.booking import Booking
 
 
-class AcceptancePath(Protocol):
+class AcceptanceByPosition(Protocol):
     """One request's fate: how many drafts are proposed and accepted from each position of its output."""
 
     def accepted(self, position: int, drafted: int, /) -> int: ...
@@ -54,7 +54,9 @@ class SequenceState:
         "swaps",
     )
 
-    def __init__(self, request: Request, arrival_s: float, path: AcceptancePath, max_model_len: int, runs: tuple[Run, ...] = ()):
+    def __init__(
+        self, request: Request, arrival_s: float, path: AcceptanceByPosition, max_model_len: int, runs: tuple[Run, ...] = ()
+    ):
         self.request_id = request.request_id
         self.prompt_tokens = self.prefill_tokens = request.prompt_tokens
         self.output_tokens = request.output_tokens

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from simulator.serving.record import ServingResult
-from simulator.serving.replica import StepPricer
+from simulator.serving.replica import PricesSteps
 from simulator.serving.replicas import Engine, serve_on_replicas
 from simulator.serving.rules import BatchingRules
-from simulator.serving.sequence import AcceptancePath
+from simulator.serving.sequence import AcceptanceByPosition
 from simulator.workload import Request
 
 
 def serve(
     requests: Iterable[Request],
     rules: BatchingRules,
-    pricer: StepPricer,
-    paths: Callable[[Request], AcceptancePath],
+    pricer: PricesSteps,
+    paths: Callable[[Request], AcceptanceByPosition],
     num_speculative_tokens: Callable[[int], int],
     *,
     users: int | None = None,

@@ -10,7 +10,7 @@ from itertools import cycle
 import numpy as np
 
 from simulator.cost.pricer import StepPricer
-from simulator.serving import AcceptancePath, BatchingRules, ServingResult, serve
+from simulator.serving import AcceptanceByPosition, BatchingRules, ServingResult, serve
 from simulator.serving.metrics import Window, load_in
 from simulator.simulation.server import Server
 from simulator.workload import Request, again, by_turns
@@ -46,7 +46,7 @@ class _Together:
     server: Server
     at_once: int
     rough_per_s: float
-    run: Callable[[tuple[Request, ...], Callable[[Request], AcceptancePath]], ServingResult]
+    run: Callable[[tuple[Request, ...], Callable[[Request], AcceptanceByPosition]], ServingResult]
 
 
 def saturation_of(server: Server, requests: tuple[Request, ...], begun: Callable[[int, int], None] | None = None) -> Saturation:
@@ -66,7 +66,7 @@ def saturation_of(server: Server, requests: tuple[Request, ...], begun: Callable
 def _replica(server: Server, requests: tuple[Request, ...]) -> _Together:
     """One replica: the others do the same."""
 
-    def run(arriving: tuple[Request, ...], path: Callable[[Request], AcceptancePath]) -> ServingResult:
+    def run(arriving: tuple[Request, ...], path: Callable[[Request], AcceptanceByPosition]) -> ServingResult:
         return serve(arriving, server.rules, server.pricer, path, server.live_policy(), readable=server.readable)
 
     at_once = _at_once(server.rules, requests)
@@ -84,7 +84,7 @@ def _disaggregated(server: Server, requests: tuple[Request, ...]) -> _Together:
     waiting = _at_once(engine.rules, requests)
     computed_per_s = len(prefill.engines) / _prompt_s(server.prefill_pricer, engine.rules, requests, waiting)
 
-    def run(arriving: tuple[Request, ...], path: Callable[[Request], AcceptancePath]) -> ServingResult:
+    def run(arriving: tuple[Request, ...], path: Callable[[Request], AcceptanceByPosition]) -> ServingResult:
         return server.serve(arriving, path, by_load=True)
 
     at_once = sum(at_once * count for _, at_once, count in sizes)
@@ -106,7 +106,7 @@ def _saturated(these: _Together, requests: tuple[Request, ...], begun: Callable[
     total = max(2 * min(SATURATION_REQUESTS, round(SATURATION_REQUESTS * LONG_OUTPUT / mean_output)), 6 * these.at_once)
     done = 0
 
-    def path(request: Request) -> AcceptancePath:
+    def path(request: Request) -> AcceptanceByPosition:
         nonlocal done
         done += 1
         if begun is not None and done <= total:
@@ -147,7 +147,11 @@ def _at_once(rules: BatchingRules, requests: Sequence[Request]) -> int:
 
 
 def _overloaded(
-    these: _Together, requests: tuple[Request, ...], number: int, rate_per_s: float, path: Callable[[Request], AcceptancePath]
+    these: _Together,
+    requests: tuple[Request, ...],
+    number: int,
+    rate_per_s: float,
+    path: Callable[[Request], AcceptanceByPosition],
 ) -> Saturation:
     """How they do under this rate."""
     arriving = tuple(

@@ -13,7 +13,7 @@ from simulator.cost.pricer import StepPricer
 from simulator.draft_policy import FIXED, AcceptanceWindow, BatchTable, ByContext, GoodputOptimal, PolicySpec, tokens_in
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
-from simulator.serving import AcceptancePath, BatchingRules, Engine, Prefill, ServingResult, serve_on_replicas
+from simulator.serving import AcceptanceByPosition, BatchingRules, Engine, Prefill, ServingResult, serve_on_replicas
 from simulator.serving.policies import DraftPolicy, live_policy, table_of
 from simulator.simulation.batching import batching_rules, prefill_rules
 from simulator.simulation.choice import TIE
@@ -82,7 +82,7 @@ class Server:
             return None
         return self._paths.setdefault(self.law, Paths(self.law, self.scenario.file.seed))
 
-    def path(self, request: Request) -> AcceptancePath:
+    def path(self, request: Request) -> AcceptanceByPosition:
         return _NO_DRAFTS if self.paths is None else self.paths.of(request)
 
     def live_policy(self) -> DraftPolicy:
@@ -154,7 +154,7 @@ class Server:
     ) -> ServingResult:
         """Every request to its end, as the scenario's arrivals say. `begun` is called as each request arrives."""
 
-        def path(request: Request) -> AcceptancePath:
+        def path(request: Request) -> AcceptanceByPosition:
             if begun is not None:
                 begun()
             return self.path(request)
@@ -169,7 +169,7 @@ class Server:
     def serve(
         self,
         requests: tuple[Request, ...],
-        path: Callable[[Request], AcceptancePath],
+        path: Callable[[Request], AcceptanceByPosition],
         round_scale: float = 1.0,
         *,
         users: int | None = None,
