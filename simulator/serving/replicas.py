@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+
 from simulator.serving.arrivals import ClosedLoop, OpenLoop, Submit
 from simulator.serving.booked_replica import BookedReplica
 from simulator.serving.clock import Clock
