@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import math
 import re
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -35,8 +35,10 @@ class GraphLadder(Spec):
     largest: Annotated[int, Field(ge=1, le=65536)]
     padded: bool = True
 
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
-        return _sizes(self.listed, self.step, self.largest)
+        every = range(self.step, self.largest + 1, self.step) if self.step else ()
+        return tuple(sorted({*self.listed, *every}))
 
 
 class ExpertTiles(Spec):
@@ -210,12 +212,6 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
-@cache
-def _sizes(listed: tuple[int, ...], step: int, largest: int) -> tuple[int, ...]:
-    every = range(step, largest + 1, step) if step else ()
-    return tuple(sorted({*listed, *every}))
-
-
 def captured_rows(engine: ServingEngine, rows: int, sequences: int, prompts: bool = False) -> int | None:
     """Rows of the captured graph that serves `rows` of `sequences`, or None where the pass runs eagerly.
 
@@ -230,7 +226,7 @@ def captured_rows(engine: ServingEngine, rows: int, sequences: int, prompts: boo
     if by_sequence and (prompts or not sequences):
         return None
     asked = sequences if by_sequence else rows
-    sizes = ladder.sizes()
+    sizes = ladder.sizes
     index = bisect.bisect_left(sizes, asked)
     if index == len(sizes) or not (ladder.padded or sizes[index] == asked):
         return None

@@ -366,9 +366,11 @@ def test_all_rounds_of_a_text_are_those_taken_one_by_one(name: str) -> None:
         starts = [begin]
         while starts[-1] < 80:
             starts.append(starts[-1] + 1 + path.accepted(starts[-1], gamma))
-        found = path.round_starts(begin, 80, gamma)
+        found = path.all_rounds(begin, 80, gamma)
         always = all(path.proposed(position, gamma) == gamma for position in range(80))
-        assert found.tolist() == starts if found is not None else not always
+        assert found is not None if always else found is None
+        if found is not None:
+            assert (found.starts.tolist(), found.tokens.tolist()) == (starts, np.diff(starts).tolist())
 
 
 def test_rounds_of_many_texts_together_are_those_of_each() -> None:
@@ -379,8 +381,10 @@ def test_rounds_of_many_texts_together_are_those_of_each() -> None:
     for gamma, begin in itertools.product((1, 4), (1, 2, 11)):
         for n, (one, other) in enumerate(zip(alone, together, strict=True)):
             if begin < lengths[n % 7]:
-                expected, found = (path.round_starts(begin, lengths[n % 7], gamma) for path in (one, other))
-                assert (expected is None and found is None) or expected.tolist() == found.tolist()
+                expected, found = (path.all_rounds(begin, lengths[n % 7], gamma) for path in (one, other))
+                assert (expected is None) == (found is None)
+                if expected is not None and found is not None:
+                    assert [each.tolist() for each in expected] == [each.tolist() for each in found]
 
 
 def test_easy_text_takes_fewer_rounds_so_the_first_rate_falls_as_gamma_grows() -> None:

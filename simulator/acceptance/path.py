@@ -7,7 +7,7 @@ agrees with a draft for it. Runs with another γ, another policy, or without spe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,13 @@ ProposalSource = Callable[[int], Positions]
 """positions → most drafts proposed in a round that starts there."""
 NO_LIMIT = 1 << 30
 FIRST_ROUND = 1  # the first token comes with the prompt
+
+
+class Rounds(NamedTuple):
+    """Consecutive rounds of a text: the tokens emitted before each and after the last, and the `tokens` that each emits."""
+
+    starts: Positions
+    tokens: Positions
 
 
 class AcceptancePath:
@@ -52,8 +59,8 @@ class AcceptancePath:
         run = self._runs[position]
         return run if run < drafted else drafted
 
-    def round_starts(self, begin: int, end: int, drafted: int) -> Positions | None:
-        """Tokens emitted before each round of `drafted` drafts from `begin` on, and after the last one, which reaches `end`.
+    def all_rounds(self, begin: int, end: int, drafted: int) -> Rounds | None:
+        """All rounds of `drafted` drafts from `begin` emitted tokens on, of which the last reaches `end`.
 
         None where the drafter may propose fewer than it is asked for.
         """
@@ -61,17 +68,18 @@ class AcceptancePath:
             return None
         if self._texts is not None and end == self._output_tokens:
             texts, place = self._texts
-            starts = texts.round_starts(place, drafted)
+            found = texts.rounds(place, drafted)
             if begin == FIRST_ROUND:
-                return starts
-            index = starts.searchsorted(begin)
-            if starts[index] == begin:
-                return starts[index:]
+                return found
+            index = found.starts.searchsorted(begin)
+            if found.starts[index] == begin:
+                return Rounds(found.starts[index:], found.tokens[index:])
         flags = self._flags(end, drafted)
         if flags.ndim == 2:
             return _walked(flags, begin)
         starts = _starts_along(flags[begin:], 0, drafted)
-        return begin + starts[: 1 + starts.searchsorted(end - begin)]
+        starts = starts[: 1 + starts.searchsorted(end - begin)]
+        return Rounds(begin + starts, starts[1:] - starts[:-1])
 
     def proposed(self, position: int, num_speculative_tokens: int) -> int:
         """How many drafts, at most γ, the drafter proposes after `position` emitted tokens; 0 where it finds none."""
@@ -104,13 +112,13 @@ def _runs(flags: Flags) -> Positions:
     return runs
 
 
-def _walked(flags: Flags, begin: int) -> Positions:
+def _walked(flags: Flags, begin: int) -> Rounds:
     """The rounds from `begin` on where it matters how deep in a round a token lies, one after the other."""
     following = (np.arange(1, len(flags) + 1) + _runs(flags)).tolist()
     starts = [begin]
     while starts[-1] < len(flags):
         starts.append(following[starts[-1]])
-    return np.array(starts)
+    return Rounds(np.array(starts), np.diff(starts))
 
 
 def _starts_along(flags: Flags, begins: int | Positions, drafted: int) -> Positions:
@@ -139,31 +147,33 @@ class Texts:
     def __init__(self, paths: Iterable[AcceptancePath]):
         found_at_once = [path for path in paths if path._proposals is None]
         self._texts = [(path._flags, path._output_tokens) for path in found_at_once]
-        self._starts: dict[int, list[Positions]] = {}  # by drafts of a round
+        self._rounds: dict[int, list[Rounds]] = {}  # by drafts of a round
         for place, path in enumerate(found_at_once):
             path._texts = self, place
 
-    def round_starts(self, place: int, drafted: int) -> Positions:
-        """As `AcceptancePath.round_starts` of one of them, from the first round to the end."""
-        found = self._starts.get(drafted)
+    def rounds(self, place: int, drafted: int) -> Rounds:
+        """As `AcceptancePath.all_rounds` of one of them, from the first round to the end."""
+        found = self._rounds.get(drafted)
         if found is None:
             flags = [flags(output_tokens, drafted) for flags, output_tokens in self._texts]
             along = iter(_each_along([text[FIRST_ROUND:] for text in flags if text.ndim == 1], drafted))
             found = [next(along) if text.ndim == 1 else _walked(text, FIRST_ROUND) for text in flags]
-            self._starts[drafted] = found
+            self._rounds[drafted] = found
         return found[place]
 
 
-def _each_along(texts: Sequence[Flags], drafted: int) -> list[Positions]:
-    """Round starts of each text from its first round on; its last `drafted` tokens lie past its end."""
+def _each_along(texts: Sequence[Flags], drafted: int) -> list[Rounds]:
+    """The rounds of each text from its first on; its last `drafted` tokens lie past its end."""
     if not texts:
         return []
     lengths = np.array([len(text) for text in texts])
     ends = np.cumsum(lengths)
     begins = ends - lengths
     starts = _starts_along(np.concatenate(texts), begins, drafted)
-    first, last = starts.searchsorted(begins).tolist(), (1 + starts.searchsorted(ends - drafted)).tolist()
-    return [starts[i:j] - begin + FIRST_ROUND for i, j, begin in zip(first, last, begins.tolist(), strict=True)]
+    tokens = starts[1:] - starts[:-1]
+    first, last = starts.searchsorted(begins).tolist(), starts.searchsorted(ends - drafted).tolist()
+    before = (begins - FIRST_ROUND).tolist()  # emitted tokens are counted from the text's own beginning
+    return [Rounds(starts[i : j + 1] - less, tokens[i:j]) for i, j, less in zip(first, last, before, strict=True)]
 
 
 def overlapping(row: npt.NDArray[Any], positions: int, depth: int) -> npt.NDArray[Any]:

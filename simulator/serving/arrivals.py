@@ -13,6 +13,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from operator import attrgetter
 
 import simpy
 from simpy.events import URGENT
@@ -99,7 +100,7 @@ class OpenLoop(_Loop):
 
     def __init__(self, env: simpy.Environment, requests: Iterable[Request], submit: Submit):
         super().__init__(env, requests, submit)
-        self._pending = iter(sorted(self.first_turns, key=lambda request: (request.arrival_s, request.request_id)))
+        self._pending = iter(sorted(self.first_turns, key=attrgetter("arrival_s", "request_id")))
         self._next = next(self._pending, None)
         self._wait()
 

@@ -8,7 +8,8 @@ slice additions whatever the batch. The sums of a coming round then stand on the
 slice (`alike`), and their ends are running sums. What is past stays there until it becomes records (`step_log`).
 
 R is the horizon: the first end of a booking, the first round whose blocks exceed the pool, or the round in which the next
-request arrives, whichever comes first. One event ends the span. An arrival that was not foreseen (a user's next request) cuts it
+request arrives, whichever comes first. One event ends the span; none where nothing else happens before its end (`clock`). An
+arrival that was not foreseen (a user's next request) cuts it
 at the end of the round in progress; what lies beyond is forgotten, for it stands on the timeline still. A preempted sequence
 subtracts what is left of its booking. A new γ books everyone anew. Prompts are planned by the readable scheduler beside the
 sums, one step at a time.

@@ -48,10 +48,9 @@ class Booking:
             begin, stop = offset + sequence.emitted, offset + sequence.output_tokens
             self.context, self.blocks = tables.counting(stop)[begin:stop], tables.blocks_at(gamma, stop)[begin:stop]
         else:
-            positions, drafted = _positions(sequence, gamma)
-            self.cut = int(positions[-1]) - sequence.output_tokens
-            contexts = positions + offset
-            self.context, self.jumps = contexts[:-1], contexts[1:] - contexts[:-1]
+            positions, self.jumps, drafted = _rounds(sequence, gamma)
+            self.cut = positions.item(-1) - sequence.output_tokens
+            self.context = positions[:-1] + offset
             if drafted is None:
                 self.blocks = tables.blocks_at(gamma, offset + sequence.output_tokens)[self.context]
             else:
@@ -59,7 +58,7 @@ class Booking:
                 self.blocks = np.maximum.accumulate(tables.blocks_for(gamma, self.context + 1 + self.drafted))
         if shared_blocks:
             self.blocks = self.blocks - shared_blocks
-        if self.blocks[0] < entry_blocks:
+        if self.blocks.item(0) < entry_blocks:
             self.blocks = np.maximum(self.blocks, entry_blocks)
         self.end = start + len(self.context)
         self.rows: list[tuple[int, Integers]] = [(CONTEXT, self.context), (BLOCKS, self.blocks)]
@@ -114,23 +113,23 @@ class Booking:
             sequence.draft_rounds += int(np.count_nonzero(self.drafted[:rounds]))
             sequence.drafted += int(self.drafted[:rounds].sum())
         last = rounds - 1
-        sequence.accepted += int(self.context[last] - self.context[0] + self.jumps[last]) - rounds
+        sequence.accepted += self.context.item(last) - self.context.item(0) + self.jumps.item(last) - rounds
 
 
-def _positions(sequence: SequenceState, gamma: int) -> tuple[Integers, list[int] | None]:
-    """Tokens emitted before each round to come and after the last; and the drafts of each, None where all have γ."""
+def _rounds(sequence: SequenceState, gamma: int) -> tuple[Integers, Integers, list[int] | None]:
+    """Tokens emitted before each round to come and after the last, and in each; and the drafts of each, None where all have γ."""
     path, position, output = sequence.path, sequence.emitted, sequence.output_tokens
-    at_once = getattr(path, "round_starts", None)
-    positions = at_once(position, output, gamma) if at_once is not None and sequence.longest_output - output >= gamma else None
-    if positions is not None:
-        return positions, None
+    at_once = getattr(path, "all_rounds", None)
+    rounds = at_once(position, output, gamma) if at_once is not None and sequence.longest_output - output >= gamma else None
+    if rounds is not None:
+        return (*rounds, None)
     starts, drafted = [position], []
     while position < output:
         drafts = min(path.proposed(position, gamma), sequence.longest_output - position - 1)
         drafted.append(drafts)
         position += 1 + sequence.accept(drafts, position)
         starts.append(position)
-    return np.array(starts), None if all(drafts == gamma for drafts in drafted) else drafted
+    return np.array(starts), np.diff(starts), None if all(drafts == gamma for drafts in drafted) else drafted
 
 
 class Tables:
@@ -421,7 +420,7 @@ class BookingScheduler(Scheduler):
         finished = timeline.pop_finished()
         for booking in finished:
             sequence = booking.sequence
-            kv.count_alone(sequence.request_id, int(booking.blocks[-1]))
+            kv.count_alone(sequence.request_id, booking.blocks.item(-1))
             kv.publish(sequence.request_id, sequence.runs, sequence.prompt_tokens + sequence.output_tokens - 1)
             kv.release(sequence.request_id)
             self.running.remove(sequence)

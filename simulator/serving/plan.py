@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from simulator.serving.sequence import SequenceState
 
 
-@dataclass(slots=True)
 class StepPlan:
     """One step: `decode[i]` = (context tokens, drafts) of `decoding[i]`; `prefill[i]` = (new tokens, context) of `prompts[i]`.
 
-    Context tokens are those in the KV cache before the step.
+    Context tokens are those in the KV cache before the step. budget: tokens not yet given away. booked: decoding sequences that
+    stand on the timeline instead of in `decoding`. moved_blocks: to the host and back from it. draft_prefill: `prefill` for the
+    drafter, where that differs. slots_may_change: what the next waiting prompt would need depends on what the prefix cache keeps.
+    running, waiting, used_blocks: as the step starts.
     """
 
-    budget: int  # tokens not yet given away
-    num_speculative_tokens: int
-    lookahead_slots: int
-    decoding: list[SequenceState] = field(default_factory=list)
-    decode: list[tuple[int, int]] = field(default_factory=list)
-    prompts: list[SequenceState] = field(default_factory=list)
-    prefill: list[tuple[int, int]] = field(default_factory=list)
-    prompts_finished: int = 0
-    preempted: int = 0
-    running: int = 0  # these three as the step starts
-    waiting: int = 0
-    used_blocks: int = 0
-    booked: int = 0  # decoding sequences that stand on the timeline instead of in `decoding`
-    moved_blocks: int = 0  # to the host and back from it
-    draft_prefill: list[tuple[int, int]] | None = None  # `prefill` for the drafter, where that differs
-    slots_may_change: bool = False  # what the next waiting prompt would need depends on what the prefix cache keeps
+    __slots__ = (
+        "booked", "budget", "decode", "decoding", "draft_prefill", "lookahead_slots", "moved_blocks", "num_speculative_tokens",
+        "preempted", "prefill", "prompts", "prompts_finished", "running", "slots_may_change", "used_blocks", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, budget: int, num_speculative_tokens: int, lookahead_slots: int):
+        self.budget, self.num_speculative_tokens, self.lookahead_slots = budget, num_speculative_tokens, lookahead_slots
+        self.decoding: list[SequenceState] = []
+        self.decode: list[tuple[int, int]] = []
+        self.prompts: list[SequenceState] = []
+        self.prefill: list[tuple[int, int]] = []
+        self.draft_prefill: list[tuple[int, int]] | None = None
+        self.prompts_finished = self.preempted = self.booked = self.moved_blocks = 0
+        self.running = self.waiting = self.used_blocks = 0
+        self.slots_may_change = False
 
     def add_prompt(self, sequence: SequenceState, new_tokens: int, draft_lacks: int = 0) -> None:
         """`draft_lacks`: tokens before the new ones that the drafter has not computed."""

@@ -88,7 +88,10 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """Requests that are here and do not run."""
-        return len(self.waiting) + len(self.offered) + len(self.in_transit) + len(self.landed)
+        waiting = len(self.waiting)
+        if self.offered or self.in_transit or self.landed:
+            waiting += len(self.offered) + len(self.in_transit) + len(self.landed)
+        return waiting
 
     @property
     def _alone(self) -> bool:

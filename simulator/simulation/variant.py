@@ -53,7 +53,7 @@ class Variant:
             return None
         counted = decode if ladder.counts == "sequences" else steps.column("rows") + steps.column("prefill_tokens")
         alone = steps.column("prefill_tokens") == 0 if ladder.counts == "sequences" else True
-        return float(((counted <= ladder.sizes()[-1]) & alone)[decode > 0].mean())
+        return float(((counted <= ladder.sizes[-1]) & alone)[decode > 0].mean())
 
     @property
     def offered_share(self) -> float:
