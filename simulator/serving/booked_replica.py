@@ -9,10 +9,9 @@ slice (`alike`), and their ends are running sums. What is past stays there until
 
 R is the horizon: the first end of a booking, the first round whose blocks exceed the pool, or the round in which the next
 request arrives, whichever comes first. One event ends the span; none where nothing else happens before its end (`clock`). An
-arrival that was not foreseen (a user's next request) cuts it
-at the end of the round in progress; what lies beyond is forgotten, for it stands on the timeline still. A preempted sequence
-subtracts what is left of its booking. A new γ books everyone anew. Prompts are planned by the readable scheduler beside the
-sums, one step at a time.
+arrival that was not foreseen (a user's next request) cuts it at the end of the round in progress; what lies beyond is forgotten,
+for it stands on the timeline still. A preempted sequence subtracts what is left of its booking. A new γ books everyone anew.
+Prompts are planned by the readable scheduler beside the sums, one step at a time.
 
 Whatever does not fit this is planned and committed sequence by sequence, as the readable engine does it, for as long as it
 lasts: a token budget too small for every sequence, a lone sequence that outgrows the pool. Rounds in which sequences differ in
@@ -56,8 +55,8 @@ class PricesRounds(RoundTerms, Protocol):
     """The cost of rounds of so many sequences that verify equally many drafts, by their contexts: those of all together, the same
     with each counted up to the pricer's window, and the longest.
 
-    one: (seconds, what `prompts` wants to know of it, …), from numbers. many: the seconds of many, from arrays. each: of one
-    after the other. prompts: what chunks beside a round add.
+    one: (seconds, what `prompts` wants to know of it, …), from numbers. many: the seconds of many, from arrays. each: those of
+    one after the other. prompts: what chunks beside a round add.
     """
 
     @property
