@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             err.print(Text(str(problem)))
     except USAGE_ERROR as error:
-        err.print(Text(_worded(error.format_message())))
+        err.print(Text(_worded(error.format_message(), arguments)))
     except typer.Abort:
         return 130
     except KeyboardInterrupt:
@@ -142,11 +142,21 @@ _WORDED = {
 }
 
 
-def _worded(message: str) -> str:
+def _worded(message: str, arguments: Sequence[str]) -> str:
     for pattern, said in _WORDED.items():
         if found := re.fullmatch(pattern, message, re.DOTALL):
-            return found.expand(said)
+            return found.expand(said) + _got(found[1], arguments)
     return message
+
+
+def _got(flag: str, arguments: Sequence[str]) -> str:
+    """What followed a flag, where it was given."""
+    given = ""
+    for flagged, after in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, joined, value = flagged.partition("=")
+        if name == flag:
+            given = value if joined else after
+    return f" (got {given})" if given else ""
 
 
 def _say_no_more() -> None:

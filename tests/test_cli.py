@@ -216,8 +216,8 @@ def test_aliases_are_listed(capsys):
     ("arguments", "expected"),
     [
         (["capacity", "quickstart", "--repetitions", "0"], "--repetitions: must be at least 1"),
-        (["capacity", "quickstart", "--repetitions", "1000"], "--repetitions: must be at most 100"),
-        (["explain", "quickstart", "--gamma", "x"], "--gamma: must be a whole number"),
+        (["capacity", "quickstart", "--repetitions=1000"], "--repetitions: must be at most 100 (got 1000)"),
+        (["explain", "quickstart", "--gamma", "x"], "--gamma: must be a whole number (got x)"),
         (["compare", "quickstart"], "--by: must be given"),
         (["run"], "scenario: must be given"),
     ],
