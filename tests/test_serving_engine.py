@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulator import resources
-from simulator.serving_engine import ServingEngine, find_engine
+from simulator.serving_engine import GraphLadder, ServingEngine, find_engine
 from simulator.spec import SpecError, load_yaml
 
 BASED = [id_ for id_ in resources.ids("engine") if "based_on" in load_yaml(resources.folder("engine") / f"{id_}.yaml").data]
@@ -47,3 +47,9 @@ def test_own_numbers_replace_the_base(tmp_path: Path) -> None:
 
 def test_what_is_not_overlapped_is_given_with_its_methods(tmp_path: Path) -> None:
     assert "together" in refused(tmp_path, "based_on: generic\nschema_version: 1\nunoverlapped_methods: [ngram]\n")
+
+
+def test_a_changed_ladder_forgets_the_sizes_of_the_old_one():
+    ladder = GraphLadder(listed=(1, 2, 4), step=8, largest=16)
+    assert ladder.sizes == (1, 2, 4, 8, 16)
+    assert ladder.model_copy(update={"listed": (1, 20)}).sizes == (1, 8, 16, 20)
