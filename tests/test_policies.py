@@ -130,6 +130,40 @@ def test_a_resting_drafter_pays_its_upkeep_and_nothing_else():
     assert terms["draft_cache_upkeep"] < 0.2 * sum(terms.values())
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize(
+    ("speculation", "taxed"),
+    [
+        ({"method": "draft_model", "drafter": "meta-llama/Llama-3.2-1B-Instruct"}, {"draft_cache_upkeep"}),
+        ({}, {"draft_cache_upkeep"}),
+        ({"method": "ngram", "drafter": None}, {"unoverlapped_host"}),
+    ],
+    ids=["draft_model", "eagle3", "ngram"],
+)
+def test_a_policy_that_never_drafts_is_plain_serving_and_the_tax_that_its_steps_name(engine, speculation, taxed):
+    """Users in step, so that both serve the same batches: every other term of a decode step is that of a plain one."""
+    given = {key: value for key, value in {**BASE["speculation"], **speculation}.items() if value is not None}
+    together = workload("closed_loop", users=8, requests=24)
+    asked = scenario(engine=engine, speculation={**given, "policy": {"kind": "off_above", "batch": 1}}, workload=together)
+    result = simulate(asked)
+    variant = result.comparisons[0].variant
+    assert variant.off_share == 1
+    assert variant.summary.acceptance.mean_acceptance_length == 1
+
+    def per_step(steps) -> dict[str, float]:
+        """Mean seconds of the terms of a step that only decodes."""
+        only = (steps.column("decode_sequences") > 0) & (steps.column("prefill_tokens") == 0)
+        return {term: float(steps.term(term)[only].mean()) for term in steps.term_names}
+
+    plain, off = per_step(result.plain.result.steps), per_step(variant.result.steps)
+    extra = {term: seconds - plain.get(term, 0.0) for term, seconds in off.items()}
+    named = {term for term, seconds in extra.items() if seconds > 1e-9}
+    assert named == (taxed if engine == "vllm" else taxed - {"unoverlapped_host"})  # the others overlap the host as before
+    assert min(extra.values()) > -1e-9
+    tax_s = variant.summary.tpot_s.mean - result.plain.summary.tpot_s.mean
+    assert tax_s == pytest.approx(sum(extra.values()), rel=1e-6, abs=1e-9)
+
+
 def test_by_context_follows_the_mean_context():
     long = workload("closed_loop", users=4, requests=12, prompt=200, output=600)
     steps = (
