@@ -106,8 +106,8 @@ def _predicted_shape(scenario: Scenario, shape: Tree, batch: int, context: int) 
 
 
 def _uncertain(deployment: Deployment, full_acceptance_rate: float) -> UncertainPricer:
-    """Cells that differ in batch or context alone share their prices. A grid may turn over devices and γ first: each process keeps
-    the last of several dozen."""
+    """Cells that differ in batch or context alone share their prices. A grid may turn over devices and γ first: each process
+    keeps the last of several dozen."""
     for known in _pricers:
         if known.full_acceptance_rate == full_acceptance_rate and known.deployment == deployment:
             return known
