@@ -10,6 +10,8 @@ settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 # What commands print is compared with pages of the default width.
 os.environ.pop("COLUMNS", None)
+# On a terminal pytest's readline states it behind Python's back, where only commands that tests start see it.
+os.unsetenv("COLUMNS")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

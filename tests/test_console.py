@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -15,6 +17,11 @@ from simulator.text_table import text_tables
 
 NUMBERS = st.from_regex(r"[+-]?\d{1,3}\.\d{1,3}( / [+-]?\d{1,2}\.\d)? ?%?", fullmatch=True)
 WORDS = st.lists(st.text("abcdefg_", min_size=1, max_size=12), min_size=1, max_size=5).map(" ".join)
+
+
+def test_commands_that_tests_start_do_not_learn_the_width_of_the_testers_terminal():
+    seen = subprocess.run([sys.executable, "-c", "import os; print(os.environ.get('COLUMNS'))"], capture_output=True, text=True)
+    assert seen.stdout.split() == ["None"]
 
 
 def test_a_model_name_is_never_cut_at_its_hyphens():
