@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from simulator import theory
 from simulator.acceptance import band_for
+from simulator.plots.cells import batch_by_context, hatch_cell
 from simulator.plots.colour import ink_on
 from simulator.plots.style import (
     ACCEPTANCE,
@@ -259,7 +260,7 @@ def draw_best_gamma(axes: Axes, best: Sequence[BestGamma]) -> Axes:
         )
         ink = ink_on(face) if cell.fits else "#6b6b6b"
         if not cell.fits:
-            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, hatch="///", edgecolor="#B5B5B5", lw=0))
+            hatch_cell(axes, x, y)
         axes.text(
             x,
             y + 0.13,
@@ -271,14 +272,7 @@ def draw_best_gamma(axes: Axes, best: Sequence[BestGamma]) -> Axes:
             fontweight="bold",
         )
         axes.text(x, y - 0.22, times(cell.speedup), ha="center", va="center", color=ink, fontsize=10.5)
-    axes.set(xlim=(-0.5, len(batches) - 0.5), ylim=(-0.5, len(contexts) - 0.5))
-    axes.set_xticks(range(len(batches)), [str(batch) for batch in batches])
-    axes.set_yticks(range(len(contexts)), [f"{context:,}" for context in contexts])
-    axes.set(xlabel="batch (sequences)", ylabel="context (tokens)")
-    axes.grid(visible=False)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    return axes
+    return batch_by_context(axes, batches, contexts)
 
 
 def _cell_colour(gamma: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from simulator.plots.cells import batch_by_context, hatch_cell
 from simulator.plots.colour import ink_on
 from simulator.plots.style import caption, new_figure, styled
 from simulator.printed_numbers import times
@@ -21,6 +22,8 @@ NONE_GROUND = "#E4E4E4"
 # A method's name stands in its cells where all are at most so long; else a letter does, which the legend explains.
 SHORT_NAME = 14
 LINE = 9
+# Of the names of others that are near.
+NEAR_LINE = 15
 
 
 @styled
@@ -56,21 +59,14 @@ def draw_method_map(axes: Axes, answer: MethodMap) -> Axes:
         axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=ground, edgecolor="white", lw=0.8))
         if not cell.fits:
             axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor="white", alpha=0.6, lw=0))
-            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, hatch="///", edgecolor="#B5B5B5", lw=0))
+            hatch_cell(axes, x, y)
         _label(axes, x, y, cell, short, ink_on(ground) if cell.fits else "#595959")
     _outline(axes, answer, place)
     shown = [name for name in answer.methods if any(cell.method == name for cell in answer.cells)]
     named = [name if short[name] == name else f"{short[name]}: {name}" for name in shown]
     patches = [Patch(facecolor=ground_of(answer, name), edgecolor="#595959", lw=0.8) for name in shown]
     axes.legend(patches, named, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3 if len(max(named, key=len)) < 32 else 2)
-    axes.set(xlim=(-0.52, len(batches) - 0.48), ylim=(-0.52, len(contexts) - 0.48))
-    axes.set_xticks(range(len(batches)), [str(batch) for batch in batches])
-    axes.set_yticks(range(len(contexts)), [f"{context:,}" for context in contexts])
-    axes.set(xlabel="batch (sequences)", ylabel="context (tokens)")
-    axes.grid(visible=False)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    return axes
+    return batch_by_context(axes, batches, contexts, margin=0.02)
 
 
 def ground_of(answer: MethodMap, method: str) -> str:
@@ -86,7 +82,7 @@ def _label(axes: Axes, x: int, y: int, cell: MethodCell, short: dict[str, str], 
     axes.text(x, y - 0.19, _bounds(cell), fontsize=7.5, **where)
     if cell.near:
         near = ", ".join(short[name] for name in cell.near)
-        axes.text(x, y - 0.36, f"≈ {textwrap.shorten(near, 15, placeholder=' …')}", fontsize=7.5, **where)
+        axes.text(x, y - 0.36, f"≈ {textwrap.shorten(near, NEAR_LINE, placeholder=' …')}", fontsize=7.5, **where)
 
 
 def _bounds(cell: MethodCell) -> str:
