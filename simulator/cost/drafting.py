@@ -15,6 +15,7 @@ from simulator.cost.forward import ForwardCost
 from simulator.cost.forward_pass import ForwardPass, uniform_pass
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.roofline import Bound
+from simulator.cost.step_scale import UPKEEP
 from simulator.cost.tape import added, looked_up, smaller
 from simulator.cost.terms import CostTerm, PassCost
 from simulator.draft_tree import Tree
@@ -95,7 +96,7 @@ def idle_terms(drafter: Drafter, sequences: int, context_tokens: float) -> list[
     cost = drafter.passes.price(uniform_pass(sequences, 1, context_tokens / sequences, window))
     headless = tuple(term for term in cost.terms if term.name != "lm_head")
     seconds = added([term.seconds for term in headless]) + drafter.passes.fusion_s(sequences)
-    return [CostTerm("draft_cache_upkeep", seconds + drafter.step_overhead_s + drafter.broadcast_s, cost.bound)]
+    return [CostTerm(UPKEEP, seconds + drafter.step_overhead_s + drafter.broadcast_s, cost.bound)]
 
 
 def _sequential(drafter: Drafter, gamma: int, sequences: int, context: float) -> list[CostTerm]:
