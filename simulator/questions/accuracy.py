@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simulator.prediction import Prediction
+from simulator.prediction import Prediction, predict_document
 from simulator.questions.engine_fit import UNFITTED, EngineFit, Fit
 from simulator.questions.interval_fit import Residual, fitted_doubts, residuals
 from simulator.questions.published_cases import PublishedCase, by, published_cases
@@ -100,8 +100,6 @@ def inside_by_family(scored: Sequence[Scored]) -> float:
 
 def as_shipped() -> list[Scored]:
     """Every published run with the shipped constants, which were fitted on most of them."""
-    from simulator.prediction import predict_document
-
     return [Scored(case, predict_document(case.point, case.document)) for case in published_cases()]
 
 

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from simulator.plots.break_even import schedule_figure
+from simulator.plots.best_gamma import schedule_figure
 from simulator.plots.comparison import comparison_figure, served
 from simulator.plots.figures import break_even_figures, drawn_into, explanation_figures, method_map_figures, run_figures
 from simulator.plots.rates import rates_figure
