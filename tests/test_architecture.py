@@ -24,6 +24,7 @@ from simulator.architecture import (
     unsupported,
 )
 from simulator.spec import Document, SpecError, load_yaml
+from simulator.speculation import built_head
 
 SHARED = Path(__file__).parents[2] / "shared"
 MODELS = tuple(dict.fromkeys(models().values()))
@@ -307,7 +308,7 @@ def test_a_name_means_one_model() -> None:
     assert not owner.keys() & unsupported().keys()
 
 
-@pytest.mark.parametrize("head", [model for model in HEADS if model.family != "mlp_speculator"], ids=name_of)
+@pytest.mark.parametrize("head", [h for h in HEADS if h.family != "mlp_speculator" and h.kv_source == "own"], ids=name_of)
 def test_a_head_built_from_its_target_has_the_size_of_the_published_one(head: ModelArchitecture) -> None:
     """Heads for targets with experts have dense layers of very different widths, hence the room there."""
     assert head.base_model
@@ -322,6 +323,21 @@ def test_a_head_built_from_its_target_has_the_size_of_the_published_one(head: Mo
     loose = target.is_moe or target.has_recurrent_state or not same
     exact = head.family in ("mtp", "medusa", "hydra")
     assert built.parameter_count == pytest.approx(head.parameter_count, rel=1e-3 if exact else 0.55 if loose else 0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("gemma-4-12B-it-assistant", 0.42), ("gemma-4-26B-A4B-it-assistant", 0.42), ("gemma-4-31B-it-assistant", 0.465)],
+)
+def test_an_assistant_has_its_published_size_and_caches_nothing(name: str, billions: float) -> None:
+    """Sizes as model cards and a checkpoint of 930 MB in 16 bit give them."""
+    assistant = find_model(f"google/{name}")
+    target = find_model(assistant.base_model or "")
+    assert assistant.parameter_count == pytest.approx(billions * 1e9, rel=0.015)
+    assert assistant.kv_bytes_per_token("bf16") == 0
+    assert built_head(target, "mtp", 4) == assistant
+    wide = max(group.kv_heads * group.head_dim for group in target.layer_groups(1))
+    assert max(group.kv_elements_per_token for group in assistant.layer_groups(1)) == 2 * wide
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=name_of)

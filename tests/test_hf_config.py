@@ -27,6 +27,10 @@ QWEN3_MOE = {
     "head_dim": 128, "model_type": "qwen3_moe",
 }  # fmt: skip
 QWEN3_8B_LAYER = dense(4096, 1, 32, 8, 12288, 151936, head_dim=128, model_type="llama")
+GEMMA4 = {
+    "model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512, "attention_k_eq_v": True, "sliding_window": 1024,
+    "hidden_size_per_layer_input": 0,
+}  # fmt: skip
 KNOWN: dict[str, dict[str, Any]] = {
     "meta-llama/Llama-3.1-8B": LLAMA_8B,
     "meta-llama/Llama-3.2-1B": dense(2048, 16, 32, 8, 8192, 128256, model_type="llama", head_dim=64, tie_word_embeddings=True),
@@ -70,6 +74,25 @@ KNOWN: dict[str, dict[str, Any]] = {
         "text_config": {
             "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
             "sliding_window": 1024, "sliding_window_pattern": 6,
+        },
+    },
+    "google/gemma-4-26B-A4B-it": {
+        "model_type": "gemma4", "text_config": dense(2816, 30, 16, 8, 2112, 262144, **GEMMA4) | {
+            "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5, "num_global_key_value_heads": 2,
+            "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704,
+        },
+    },
+    "google/gemma-4-31B-it": {
+        "model_type": "gemma4", "text_config": dense(5376, 60, 32, 16, 21504, 262144, **GEMMA4) | {
+            "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 10, "num_global_key_value_heads": 4,
+            "num_experts": None, "top_k_experts": None,
+        },
+    },
+    "google/gemma-4-31B-it-assistant": {
+        "model_type": "gemma4_assistant", "backbone_hidden_size": 5376, "use_ordered_embeddings": False,
+        "text_config": dense(1024, 4, 32, 16, 8192, 262144, **GEMMA4) | {
+            "layer_types": ["sliding_attention"] * 3 + ["full_attention"], "num_global_key_value_heads": 4,
+            "num_kv_shared_layers": 4,
         },
     },
     "openai/gpt-oss-20b": dense(
@@ -201,7 +224,7 @@ def test_a_quantization_beside_the_config_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (LLAMA_8B | {"model_type": "gemma4"}, r"model_type: must be a family that is priced; .* \(got 'gemma4'\); did you mean gemma\d"),
+        (LLAMA_8B | {"model_type": "gemma5"}, r"model_type: must be a family that is priced; .* \(got 'gemma5'\); did you mean gemma\d"),
         ({"architectures": ["NewForCausalLM"]}, "got 'NewForCausalLM'"),
         ({key: value for key, value in LLAMA_8B.items() if key != "vocab_size"}, r"config\.json: vocab_size: must be given"),
         ({key: value for key, value in KNOWN["Qwen/Qwen3-30B-A3B"].items() if key != "moe_intermediate_size"}, "moe_intermediate_size: must be given"),
@@ -209,6 +232,7 @@ def test_a_quantization_beside_the_config_counts(tmp_path: Path) -> None:
         (KNOWN["deepseek-ai/DeepSeek-V3"] | {"moe_layer_freq": 2}, "moe_layer_freq: must be 1 or a list"),
         (KNOWN["Qwen/Qwen3-8B"] | {"layer_types": ["spiral_attention"] * 36}, "layer_types: must consist of .* not spiral_attention"),
         (LLAMA_8B | {"model_type": "opt", "word_embed_proj_dim": 512}, "word_embed_proj_dim: must be the hidden_size"),
+        (KNOWN["google/gemma-4-31B-it"]["text_config"] | {"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input: must be 0"),
         (LLAMA_8B | {"hidden_size": "4096"}, "hidden_size: must be a whole number"),
         (LLAMA_8B | {"layer_types": 3}, "layer_types: must be a list of names, one a layer .got 3"),
         (LLAMA_8B | {"num_hidden_layers": 10**12}, "num_hidden_layers: must be a whole number from 0 to 10000 .got 1000000000000"),

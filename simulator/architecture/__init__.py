@@ -2,7 +2,15 @@
 target (`stand_ins`), and Hugging Face configs (`hf_config`)."""
 
 from simulator.architecture.hf_config import HuggingFaceConfig, config_of, config_path, read_config
-from simulator.architecture.known import find_model, is_same_model, models, published_weights, stored_weights, unsupported
+from simulator.architecture.known import (
+    cache_reader,
+    find_model,
+    is_same_model,
+    models,
+    published_weights,
+    stored_weights,
+    unsupported,
+)
 from simulator.architecture.layers import RECURRENT, STATE_NUMBER_BYTES, Experts, LayerGroup
 from simulator.architecture.problems import model_problems
 from simulator.architecture.shape import DTYPE_BYTES, ModelArchitecture
@@ -17,6 +25,7 @@ __all__ = [
     "LayerGroup",
     "ModelArchitecture",
     "block_drafter",
+    "cache_reader",
     "config_of",
     "config_path",
     "eagle_head",

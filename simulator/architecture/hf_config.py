@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.architecture.hf_drafters import (
+    CACHE_READER_KEYS,
     SPECULATORS,
     drafter_fields,
     drafter_method,
@@ -105,7 +106,8 @@ def _language_model(config: Config) -> Config:
     for key in ("thinker_config", "text_config", "llm_config"):
         inner = config.get(key)
         if isinstance(inner, dict):
-            kept = {name: config[name] for name in ("model_type", "architectures", "tie_word_embeddings") if name in config}
+            outer = ("model_type", "architectures", "tie_word_embeddings", *CACHE_READER_KEYS)
+            kept = {name: config[name] for name in outer if name in config}
             return _language_model({**kept, **inner})
     return config
 

@@ -182,12 +182,17 @@ def _mixer(model: ModelArchitecture, layer: _Layer, size: int) -> LayerGroup:
 
 
 def _grouped_query(model: ModelArchitecture, layer: _Layer, size: int) -> LayerGroup:
-    """Multi-head, grouped-query and multi-query attention, over all tokens, a window, a chunk, or what an indexer picks."""
+    """Multi-head, grouped-query and multi-query attention, over all tokens, a window, a chunk, or what an indexer picks.
+
+    Heads that read their target's cache project queries alone.
+    """
     heads, kv_heads, dim = _share(model.num_attention_heads, size), model.kv_heads_per_device(size), model.head_dim
     projections = 2
     if layer.letter == "F" and model.global_head_dim is not None:
         kv_heads, dim = _share(model.num_global_key_value_heads or model.num_key_value_heads, size), model.global_head_dim
         projections = 1 if model.attention_k_eq_v else 2
+    if model.kv_source == "target":
+        projections = 0
     query_heads = heads * (2 if model.attn_output_gate else 1)
     matrices = (((query_heads + projections * kv_heads) * dim, model.attention_input_size), (model.hidden_size, heads * dim))
     attention: Attention = "full"

@@ -38,8 +38,10 @@ class ModelArchitecture(Spec):
 
     qkv_input_size: width that q, k and v read (EAGLE-3: twice the hidden size). fc_input_size: width of the fusion matrix
     in front of a draft head. block_size: the most tokens a drafter can propose in one pass. embedding_source and
-    lm_head_source: `target` = shared, so no extra memory. num_heads: Medusa or Hydra heads, each of num_head_layers blocks
-    with an LM head of its own. n_predict, inner_dim, tie_weights: heads of an MLP speculator, their width, whether they
+    lm_head_source: `target` = shared, so no extra memory. kv_source: `target` = its layers have queries alone and read the
+    target's cache (assistants of Gemma 4), so that nothing is cached for them; fc_output_size: width in which such a head hands
+    its state on. num_heads: Medusa or Hydra heads, each of num_head_layers blocks with an LM head of its own. n_predict,
+    inner_dim, tie_weights: heads of an MLP speculator, their width, whether they
     share weights. total_params, active_params: published counts, which only check the shape.
     """
 
@@ -107,6 +109,8 @@ class ModelArchitecture(Spec):
     fc_input_size: Count | None = None
     embedding_source: Literal["target", "own"] = "own"
     lm_head_source: Literal["target", "own"] = "own"
+    kv_source: Literal["target", "own"] = "own"
+    fc_output_size: Count | None = None
     block_size: Count | None = None
     num_heads: Count | None = None
     num_head_layers: Count | None = None
@@ -134,13 +138,15 @@ class ModelArchitecture(Spec):
         return self.output_vocab_size / tensor_parallel_size, self.hidden_size
 
     def fusion_shapes(self, tensor_parallel_size: int) -> Matrices:  # noqa: ARG002
-        """(n, k) of the matrix in front of a draft head that fuses states of the target; engines keep it whole on each device.
+        """(n, k) of the matrix in front of a draft head that fuses states of the target, and of the one behind it that goes back
+        to the target's width; engines keep both whole on each device.
 
         >>> from simulator.architecture import find_model
         >>> find_model("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B").fusion_shapes(2)
         ((4096, 12288),)
         """
-        return ((self.hidden_size, self.fc_input_size),) if self.fc_input_size else ()
+        around: Matrices = ((self.hidden_size, self.fc_input_size),) if self.fc_input_size else ()
+        return (*around, (self.fc_output_size, self.hidden_size)) if self.fc_output_size else around
 
     def head_shapes(self, tensor_parallel_size: int) -> Matrices:
         """(n, k) of every GEMM that Medusa, Hydra or MLP-speculator heads run to draft once, in order; LM heads are split.
@@ -210,7 +216,7 @@ class ModelArchitecture(Spec):
     @property
     def parameter_count(self) -> int:
         """Weights this model adds to memory: shared embeddings and heads are not counted, tied ones once."""
-        fusion = (self.fc_input_size or 0) * self.hidden_size
+        fusion = ((self.fc_input_size or 0) + (self.fc_output_size or 0)) * self.hidden_size
         return self.layer_parameters + self._small_parameters + self._vocabulary_parameters + fusion + self._head_parameters
 
     @property
@@ -274,12 +280,14 @@ class ModelArchitecture(Spec):
         return max(self.num_key_value_heads / tensor_parallel_size, 1.0)
 
     def kv_bytes_per_token(self, dtype: str, tensor_parallel_size: int = 1) -> float:
-        """Cached bytes per token on one device, all layers.
+        """Cached bytes per token on one device, all layers; none of a head that reads its target's cache.
 
         >>> from simulator.architecture import find_model
         >>> find_model("DeepSeek-V3").kv_bytes_per_token("bf16", 8) == 61 * 576 * 2
         True
         """
+        if self.kv_source == "target":
+            return 0.0
         groups = self.layer_groups(tensor_parallel_size)
         elements = sum(group.count * (group.kv_elements_per_token + group.index_elements_per_token) for group in groups)
         return elements * DTYPE_BYTES[dtype]

@@ -96,7 +96,7 @@ def drafter_weights_of(
             raise SpecError([document.problem(("drafter_weights",), f"must be left out: {point.method} drafts with the target")])
         return point.drafter_weights
     stored = None if point.draft_model is None else stored_weights(point.draft_model)
-    chosen, warning = default_drafter_weights(point.method, weights, hardware.wide_dtype, stored)
+    chosen, warning = default_drafter_weights(point.method, weights, hardware.wide_dtype, stored, drafter)
     warnings += [warning] if warning else []
     return chosen
 
