@@ -12,6 +12,7 @@ from simulator.architecture.known import (
     unsupported,
 )
 from simulator.architecture.layers import RECURRENT, STATE_NUMBER_BYTES, Experts, LayerGroup
+from simulator.architecture.mixed_weights import MixedWeights, Part
 from simulator.architecture.problems import model_problems
 from simulator.architecture.shape import DTYPE_BYTES, ModelArchitecture
 from simulator.architecture.stand_ins import block_drafter, eagle_head, hydra_heads, medusa_heads, mtp_head, stand_in_draft
@@ -23,7 +24,9 @@ __all__ = [
     "Experts",
     "HuggingFaceConfig",
     "LayerGroup",
+    "MixedWeights",
     "ModelArchitecture",
+    "Part",
     "block_drafter",
     "cache_reader",
     "config_of",

@@ -27,6 +27,7 @@ from simulator.speculation import (
     MODELLESS_METHODS,
     TREE_METHODS,
     arithmetic_warning,
+    mixed_warning,
     weights_warning,
 )
 from simulator.workload import DatasetLengths, dataset_names, usual_lengths
@@ -46,6 +47,7 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
         raise SpecError([document.problem((FLAGS["target_model"],), "must be a whole model, not a draft head", target.name)])
     weights, kv_cache = _precision(point, hardware, warnings)
     warnings += arithmetic_warning(hardware, weights)
+    warnings += mixed_warning(point.target_model, target, weights)
     drafter, extra_std = find_drafter(point, target, gamma, document, warnings)
     kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
     remote = remote_draft_of(point, document)
