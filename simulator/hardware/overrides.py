@@ -9,6 +9,7 @@ from pydantic import Field
 from simulator.hardware.assumed_all_reduce import assumed_all_reduce
 from simulator.hardware.coefficients import BY_TYPE
 from simulator.hardware.device import Hardware
+from simulator.hardware.links import pcie_bytes_per_s
 from simulator.hardware.profile import HardwareProfile, LinkTopology
 from simulator.hardware.quantity import Quantity
 from simulator.spec import Document, Location, Spec, SpecError
@@ -82,6 +83,10 @@ def override(hardware: Hardware, change: HardwareOverride, document: Document, l
             if f"{name}_by_type" in BY_TYPE:
                 # The scenario's number is for every type.
                 coefficients[f"{name}_by_type"] = {}
+    if change.link_topology == "pcie" and hardware.profile.link_topology != "pcie":
+        # Without its faster link a device has the slot.
+        slot = Quantity(value=pcie_bytes_per_s(hardware.profile), source="assumed", note="PCIe x16 of the device's generation")
+        profile.setdefault("link_bandwidth_bytes_per_s", slot)
     joined = hardware.profile.model_copy(update=profile)
     if profile.keys() & _OF_LINKS:
         # Tables are of the links that were there before.
