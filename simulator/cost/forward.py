@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from simulator.architecture import RECURRENT, LayerGroup, ModelArchitecture, Part
+from simulator.architecture import ONE_BLOCK_LETTERS, RECURRENT, LayerGroup, ModelArchitecture, Part
 from simulator.cost.attention import AttentionCost
 from simulator.cost.exchanges import ExchangeCost
 from simulator.cost.experts import ExpertCost
@@ -81,7 +81,7 @@ class ForwardCost:
         self.row_law = self.engine.row_law(self.weights, self.hardware)
         self.moe_layers = sum(group.count for group in self.groups if group.experts is not None)
         self.recurrent_layers = sum(group.count for group in self.groups if group.attention in RECURRENT)
-        one_block = set(model.layer_pattern or "") & set("MED")
+        one_block = ONE_BLOCK_LETTERS & set(model.layer_pattern or "")
         self.mixers = sum(group.count for group in self.groups if group.attention != "none")
         self.mlps = sum(group.count for group in self.groups if not one_block or group.attention == "none")
         self.attention = AttentionCost(

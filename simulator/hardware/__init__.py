@@ -15,7 +15,7 @@ from simulator.hardware.finding import find_hardware
 from simulator.hardware.links import INTER_NODE
 from simulator.hardware.overrides import HardwareOverride, override
 from simulator.hardware.profile import HardwareProfile, Kind
-from simulator.hardware.quantity import Quantity
+from simulator.hardware.quantity import Quantity, quantities_of
 from simulator.hardware.row_factors import RowFactors
 
 __all__ = [
@@ -34,4 +34,5 @@ __all__ = [
     "filled",
     "find_hardware",
     "override",
+    "quantities_of",
 ]
