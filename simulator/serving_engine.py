@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import bisect
 import math
-from functools import cache, cached_property
+from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -243,11 +244,11 @@ def find_engine(name: str, where: str = "", key: str = "engine") -> ServingEngin
     path = resources.file_of("engine", name)
     if path is None:
         raise resources.unknown(where, key, "engine profile", name, resources.ids("engine"))
-    return _load(str(path))
+    return _load(path)
 
 
-@cache
-def _load(path: str) -> ServingEngine:
+@resources.once_per_file
+def _load(path: str | Path) -> ServingEngine:
     return check(ServingEngine, _whole(load_yaml(path)))
 
 

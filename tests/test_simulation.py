@@ -688,7 +688,7 @@ def test_a_policy_that_rests_has_no_doubt_of_rounds(policy):
             assert estimate.high == pytest.approx(estimate.value, rel=1e-6)
             assert estimate.low == pytest.approx(1 / (1 + upkeep * upkeep_high()), rel=0.01)
         full = always.variant.saturation
-        assert full.drafting_share == pytest.approx(1 - full.prefill_share) and full.drafting_share > 0.5
+        assert 0.5 < full.drafting_share == pytest.approx(1 - full.prefill_share)
         assert rests.variant.saturation.drafting_share == 0  # what of its doubt is R's
     else:
         assert rests.variant.off_share > 0.5

@@ -29,6 +29,7 @@ from simulator.speculation import (
     MODELLESS_METHODS,
     TREE_METHODS,
     arithmetic_warning,
+    mixed_warning,
     weights_warning,
 )
 from simulator.workload import DatasetLengths, dataset_names, usual_lengths
@@ -49,6 +50,7 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     engine = _started(point, engine, target, document)
     weights, kv_cache = _precision(point, hardware, warnings)
     warnings += arithmetic_warning(hardware, weights)
+    warnings += mixed_warning(point.target_model, target, weights)
     drafter, extra_std = find_drafter(point, target, gamma, document, warnings)
     kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
     remote = remote_draft_of(point, document)

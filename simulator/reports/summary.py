@@ -17,6 +17,8 @@ from simulator.cost.unmeasured import unmeasured
 from simulator.draft_tree import Tree
 from simulator.plots.words import acceptance_source, is_known, provenance
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
+from simulator.questions.method_map import MethodMap
+from simulator.reports.tables import break_even_sentence
 from simulator.reports.verdict import answer, headline, subject, verdict_sentence
 from simulator.scenario import PrefillInstances, Scenario
 from simulator.serving import AcceptanceCounts, unmet_limits
@@ -144,10 +146,12 @@ def _comparison(result: SimulationResult, comparison: Comparison) -> dict[str, A
 # --------------------------------------------------------------------------------------------------------- break-even
 
 
-def break_even_summary(answer: BreakEven) -> dict[str, Any]:
-    """Every point and the map of the best γ."""
+def break_even_summary(answer: BreakEven, methods: MethodMap | None = None) -> dict[str, Any]:
+    """Every point and the map of the best γ. methods: the map of several methods that stands beside it."""
     summary = {
         "schema_version": SCHEMA_VERSION,
+        "sentence": break_even_sentence(answer, methods),
+        "own_context_tokens": answer.own_context,
         "points": [break_even_row(point) for point in answer.points],
         "best": answer.best,
         "policies": answer.policies,

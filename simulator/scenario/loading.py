@@ -46,9 +46,12 @@ def load_scenario(path: str | Path) -> Scenario:
 
 def scenario_document(path: str | Path) -> Document:
     """The same as it is written. Raises `SpecError` where there is no such file or it is no YAML."""
-    found = resources.file_of("scenario", str(path))
+    found, shipped = resources.file_of("scenario", str(path)), resources.ids("scenario")
     if found is None and not str(path).endswith((".yaml", ".yml")) and "/" not in str(path):
-        raise resources.unknown("", "scenario", "scenario", str(path), resources.ids("scenario"))
+        raise resources.unknown("", "scenario", "scenario", str(path), shipped)
+    if found is None and Path(path).stem in shipped:
+        # Written as in a checkout, from another folder.
+        raise SpecError([Problem(str(path), "", "no such file; shipped scenarios go by name", nearest=Path(path).stem)])
     return load_yaml(found or path)
 
 

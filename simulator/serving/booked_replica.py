@@ -39,7 +39,7 @@ from simulator.serving.instant import Instant
 from simulator.serving.plan import StepPlan
 from simulator.serving.policies import DraftPolicy
 from simulator.serving.record import EngineStatistics, RequestRecords, StepRecords
-from simulator.serving.replica import PricedStep, PricesSteps, Replica, StepPrice, accept, request_row, step_record, told
+from simulator.serving.replica import PricedStep, PricesSteps, Replica, StepPrice, accept, step_record, told
 from simulator.serving.rules import BatchingRules
 from simulator.serving.sequence import AcceptanceByPosition
 from simulator.serving.step_log import RoundTerms, StepLog, append_to
@@ -321,12 +321,10 @@ class BookedReplica(Replica):
         sequence, rounds = booking.sequence, booking.end - booking.start
         if len(sequence.emission_s) == 1:
             booking.count(rounds)
-            emitted = booking.emitted(rounds)
-            tokens = None if emitted is None else emitted.astype(np.uint8).tobytes()
-            self._record(sequence, request_row(sequence, self.env.now, booking.start, tokens))
+            self._record(sequence, self.env.now, booking.start, booking.emitted(rounds))
         else:
             booking.settle(booking.end, self.scheduler.round_end_s)
-            self._record(sequence, request_row(sequence, self.env.now))
+            self._record(sequence, self.env.now)
 
 
 def _no_time(shortest_s: float, longest_s: float) -> ValueError:
