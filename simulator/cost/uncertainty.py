@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.architecture import RECURRENT
+from simulator.cost.attention import attention_kernels
 from simulator.cost.deployment import Deployment
 from simulator.cost.doubts import ROUND_NOISE_STD, Doubts, shipped_doubts
 from simulator.cost.drafting import overhead_name
@@ -202,13 +203,14 @@ def _relevant(deployment: Deployment) -> Callable[[str], bool]:
     """Whether a constant can move R at all: those of experts, states, trees, searches and kernels that do not run cannot."""
     models = [model for model in (deployment.target, deployment.drafter) if model is not None]
     groups = [group for model in models for group in model.layer_groups(1)]
+    kernels = attention_kernels(deployment.engine, deployment.hardware)
     runs = {
         "expert": any(group.experts is not None for group in groups),
         "grouped": any(group.experts is not None and group.experts.grouped for group in groups),
         "state": any(group.attention in RECURRENT for group in groups),
         "tree": deployment.tree is not None,
         "ngram": deployment.method in MODELLESS_METHODS,
-        "walk": deployment.engine.attention_regime(deployment.hardware) == "serial_walk",
+        "walk": kernels.unsplit or kernels.regime == "serial_walk",
         "broadcast": deployment.tensor_parallel_size * deployment.parallelism.pipeline_parallel_size > 1,
         "unoverlapped": deployment.method in deployment.engine.unoverlapped_methods,
         "reserved": False,

@@ -8,7 +8,7 @@ cost model asks it, `finding.py` for names, `overrides.py` for what a scenario c
 from __future__ import annotations
 
 from simulator.hardware.all_reduce import AllReduceCost, AllReduceKind, AllReduceTable
-from simulator.hardware.coefficients import BY_TYPE, Coefficients
+from simulator.hardware.coefficients import BY_TYPE, Coefficients, GemmRates
 from simulator.hardware.defaults import filled
 from simulator.hardware.device import Hardware
 from simulator.hardware.finding import find_hardware
@@ -25,6 +25,7 @@ __all__ = [
     "AllReduceKind",
     "AllReduceTable",
     "Coefficients",
+    "GemmRates",
     "Hardware",
     "HardwareOverride",
     "HardwareProfile",
