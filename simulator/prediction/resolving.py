@@ -12,7 +12,7 @@ from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism
 from simulator.draft_tree import TREE_EXAMPLES, Tree, read_tree
 from simulator.engine_start import start_faults, started
-from simulator.hardware import Hardware, find_hardware
+from simulator.hardware import Hardware, bridge_note, find_hardware
 from simulator.kernel_switches import KernelSwitches
 from simulator.number_format import FORMATS, CacheFormat, read_precision
 from simulator.prediction.devices import check_parallel, on_devices, remote_draft_of
@@ -74,6 +74,7 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
         remote_draft=remote,
     )
     deployment, tp_std = on_devices(point, deployment, gamma, document, warnings)
+    warnings += bridge_note(hardware.profile, deployment.tensor_parallel_size)
     check_parallel(deployment, document)
     prompt, output, context, usual = _lengths(point, document, warnings)
     _check_positions(target, prompt, output, context, point, document)
