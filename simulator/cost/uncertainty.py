@@ -8,6 +8,7 @@ through the physical constants that it speaks about.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from simulator.cost.pricer import StepPricer
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.spread import Spread
 from simulator.cost.unmeasured import unmeasured
-from simulator.hardware import Hardware, Quantity, quantities_of
+from simulator.hardware import BY_TYPE, Hardware, Quantity, quantities_of
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import MODELLESS_METHODS
 
@@ -32,6 +33,8 @@ from simulator.speculation import MODELLESS_METHODS
 STEP_NOISE_STD = 0.05
 _FRACTIONS_MAX = 1.0
 _ROW_LAWS = "small_rows"
+# Constants of GEMMs, by the type that they compute in.
+_BY_TYPE = (*BY_TYPE, "gemm_row_factors")
 # What the cost reads from the profile itself: datasheet values, without doubt unless their sources disagree.
 _PEAKS = ("memory_bandwidth_bytes_per_s", "peak_flops_per_s", "link_bandwidth_bytes_per_s")
 
@@ -51,6 +54,20 @@ class UncertainPricer:
         object.__setattr__(self, "base", self.deployment.pricer(self.full_acceptance_rate))
         object.__setattr__(self, "shifted", tuple(self._shifted()))
         object.__setattr__(self, "correlation", _correlation(self.deployment, [name for name, _ in self.shifted]))
+
+    def with_full_acceptance_rate(self, rate: float) -> UncertainPricer:
+        """The same at another share of rounds that are accepted in full: what is known of matrices holds for both."""
+        if rate == self.full_acceptance_rate:
+            return self
+        changed = copy.copy(self)
+        shifted = tuple((name, pricer.with_full_acceptance_rate(rate)) for name, pricer in self.shifted)
+        for name, value in (
+            ("full_acceptance_rate", rate),
+            ("base", self.base.with_full_acceptance_rate(rate)),
+            ("shifted", shifted),
+        ):
+            object.__setattr__(changed, name, value)
+        return changed
 
     def _shifted(self) -> Iterator[tuple[str, StepPricer]]:
         for name, shifted in _shifts(self.deployment):
@@ -165,6 +182,8 @@ def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
         if quantity.doubt > 0 and quantity.value > 0 and matters(name):
             yield name, _on(deployment, with_coefficient(hardware, name, _raised(name, quantity)))
     for dtype, factors in hardware.profile.gemm_row_factors.items():
+        if not matters(f"gemm_row_factors.{dtype}"):
+            continue
         raised = factors.raised_above_one_row(math.exp(factors.doubt))
         tables = {**hardware.profile.gemm_row_factors, dtype: raised}
         changed = replace(hardware, profile=hardware.profile.model_copy(update={"gemm_row_factors": tables}))
@@ -200,7 +219,7 @@ def _row_law_shifts(deployment: Deployment) -> Iterator[tuple[str, ServingEngine
 
 
 def _relevant(deployment: Deployment) -> Callable[[str], bool]:
-    """Whether a constant can move R at all: those of experts, states, trees, searches and kernels that do not run cannot."""
+    """Whether a constant can move R at all: those of experts, states, trees, searches, kernels and types not run cannot."""
     models = [model for model in (deployment.target, deployment.drafter) if model is not None]
     groups = [group for model in models for group in model.layer_groups(1)]
     kernels = attention_kernels(deployment.engine, deployment.hardware)
@@ -216,6 +235,9 @@ def _relevant(deployment: Deployment) -> Callable[[str], bool]:
         "reserved": False,
         "prompt": False,
     }
+    types = {deployment.weights} | ({deployment.drafter_weights} if deployment.drafter is not None else set())
+    # Attention, LM heads and routers compute in the wide type whatever the weights are.
+    computed = {deployment.hardware.wide_dtype, *map(deployment.hardware.compute_dtype, types), *(types & {"fp32"})}
     chosen = {
         "draft_step_overhead_s": overhead_name(deployment.engine, deployment.method),
         "layer_overhead_s": deployment.hardware.profile.vendor,
@@ -223,6 +245,8 @@ def _relevant(deployment: Deployment) -> Callable[[str], bool]:
 
     def relevant(name: str) -> bool:
         outer, _, inner = name.partition(".")
+        if outer in _BY_TYPE:
+            return inner in computed
         return inner == chosen[outer] if outer in chosen else runs.get(name.split("_")[0], True)
 
     return relevant
