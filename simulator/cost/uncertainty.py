@@ -40,6 +40,30 @@ _PEAKS = ("memory_bandwidth_bytes_per_s", "peak_flops_per_s", "link_bandwidth_by
 
 
 @dataclass(frozen=True)
+class RoundDoubt:
+    """R and the doubt of its logarithm: of what its terms are made of and of repetition, and of parts that were never measured,
+    whose prompts nobody timed either."""
+
+    r: float
+    of_terms: Spread
+    unmeasured: Spread
+
+    @property
+    def terms(self) -> Spread:
+        """Of the terms alone, down to R = 1: a round holds a plain step of the same batch, with more rows, and so is never the
+        cheaper of the two. None of the published runs measured less."""
+        return self._bounded(self.of_terms)
+
+    @property
+    def spread(self) -> Spread:
+        """All of it, down to R = 1."""
+        return self._bounded(self.of_terms.with_other(self.unmeasured))
+
+    def _bounded(self, spread: Spread) -> Spread:
+        return spread.not_below(1 / max(self.r, 1.0))
+
+
+@dataclass(frozen=True)
 class UncertainPricer:
     """The pricer of a deployment and, for each doubtful coefficient, the pricer with it raised by one standard deviation."""
 
@@ -91,17 +115,21 @@ class UncertainPricer:
         ratio, _ = self.sensitivities(gamma, batch, context, 1.0)
         return math.sqrt(self._covariance(ratio, ratio)) / self.doubts.coefficient_share
 
-    def spread(self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0, *, assumed_std: float = 0.0) -> Spread:
-        """The doubt of ln R: of coefficients, of repetition, of what was never measured, and of what was assumed besides."""
+    def spread(self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0) -> Spread:
+        """All doubt of ln R."""
+        return self.doubt(gamma, batch, context, proposal_rate).spread
+
+    def doubt(
+        self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0, *, assumed_std: float = 0.0
+    ) -> RoundDoubt:
+        """Of coefficients, of repetition, of what was assumed besides, and of what was never measured."""
         ratio, _ = self.sensitivities(gamma, batch, context, proposal_rate)
         coefficients = math.hypot(math.sqrt(self._covariance(ratio, ratio)), assumed_std)
-        return self._with_floor(coefficients, self.base.round(gamma, batch, context, proposal_rate).r)
+        return self._round_doubt(coefficients, self.base.round(gamma, batch, context, proposal_rate).r)
 
-    def _with_floor(self, coefficients: float, r: float) -> Spread:
-        """With what stays in doubt whatever the coefficients, down to R = 1: a round holds a plain step of the same batch, with
-        more rows, and so is never the cheaper of the two. None of the published runs measured less."""
-        doubt = unmeasured(self.deployment).spread(self.doubts).widened(math.hypot(coefficients, ROUND_NOISE_STD))
-        return doubt.not_below(1 / max(r, 1.0))
+    def _round_doubt(self, coefficients: float, r: float) -> RoundDoubt:
+        known = Spread.even(math.hypot(coefficients, ROUND_NOISE_STD))
+        return RoundDoubt(r, known, unmeasured(self.deployment).spread(self.doubts, r))
 
     def given_plain_step(
         self,
@@ -112,8 +140,8 @@ class UncertainPricer:
         proposal_rate: float = 1.0,
         *,
         assumed_std: float = 0.0,
-    ) -> tuple[float, Spread]:
-        """(R, the doubt of its logarithm that remains) once a plain step of `measured_s` was seen."""
+    ) -> RoundDoubt:
+        """R and the doubt of its logarithm that remains, once a plain step of `measured_s` was seen."""
         ratio, plain = self.sensitivities(gamma, batch, context, proposal_rate)
         base = self.base.round(gamma, batch, context, proposal_rate)
         surprise = math.log(measured_s / base.plain_step_s)
@@ -122,7 +150,7 @@ class UncertainPricer:
         left = self._covariance(ratio, ratio) - gain * shared
         # Linear in the surprise: a step measured far from the model must not make a round cheaper than the step it contains.
         r = max(base.r * math.exp(gain * surprise), min(base.r, 1.0))
-        return r, self._with_floor(math.hypot(math.sqrt(max(left, 0.0)), assumed_std), r)
+        return self._round_doubt(math.hypot(math.sqrt(max(left, 0.0)), assumed_std), r)
 
     def _covariance(self, first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
         """Of two quantities, by their sensitivities, as far as it shows; a variance is none below 0."""

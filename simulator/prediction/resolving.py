@@ -79,8 +79,10 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     prompt, output, context, usual = _lengths(point, document, warnings)
     _check_positions(target, prompt, output, context, point, document)
     acceptance = _acceptance(point, document)
+    unknown = point.context_len is None and (prompt is None or output is None)
+    extra_std = math.hypot(extra_std, tp_std)
     return Question(
-        deployment, gamma, point.batch, context, prompt, output, acceptance, math.hypot(extra_std, tp_std), tuple(warnings), usual
+        deployment, gamma, point.batch, context, prompt, output, acceptance, extra_std, tuple(warnings), usual, unknown
     )
 
 
@@ -206,7 +208,7 @@ def _lengths(
         return prompt, output, point.context_len, None
     if prompt is not None and output is not None:
         return prompt, output, prompt + output / 2, None if stated else usual
-    warnings.append(f"context unknown: {prompt or DEFAULT_CONTEXT} tokens taken, prefill share left out")
+    warnings.append(f"context unknown: {prompt or DEFAULT_CONTEXT} tokens taken, prefill share left out of all but the interval")
     return prompt, output, prompt or DEFAULT_CONTEXT, None
 
 
