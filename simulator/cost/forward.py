@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from simulator.architecture import RECURRENT, LayerGroup, ModelArchitecture, Part
-from simulator.cost.attention import AttentionCost
+from simulator.architecture import ONE_BLOCK_LETTERS, RECURRENT, LayerGroup, ModelArchitecture, Part
+from simulator.cost.attention import AttentionCost, attention_kernels
 from simulator.cost.exchanges import ExchangeCost
 from simulator.cost.experts import ExpertCost
 from simulator.cost.forward_pass import ForwardPass
+from simulator.cost.invariant import matrix_rates
 from simulator.cost.parallelism import ONE_GROUP, Parallelism
 from simulator.cost.roofline import (
     Bound,
@@ -81,13 +82,10 @@ class ForwardCost:
         self.row_law = self.engine.row_law(self.weights, self.hardware)
         self.moe_layers = sum(group.count for group in self.groups if group.experts is not None)
         self.recurrent_layers = sum(group.count for group in self.groups if group.attention in RECURRENT)
-        one_block = set(model.layer_pattern or "") & set("MED")
+        one_block = ONE_BLOCK_LETTERS & set(model.layer_pattern or "")
         self.mixers = sum(group.count for group in self.groups if group.attention != "none")
         self.mlps = sum(group.count for group in self.groups if not one_block or group.attention == "none")
-        self.attention = AttentionCost(
-            self.groups, self.hardware, self.engine.attention_regime(self.hardware), self.engine.latent_attention,
-            FORMATS[self.kv_cache].bytes,
-        )  # fmt: skip
+        self._set_kernels()
         self.experts = ExpertCost(
             model, self.hardware, self.tensor_parallel_size, self.parallelism, self.format.bytes, self.compute_dtype,
             self.engine.expert_tile_rows(self.weights, self.hardware), self.row_law,
@@ -96,6 +94,12 @@ class ForwardCost:
             model, self.hardware, self.engine, self.tensor_parallel_size, self.parallelism, self.weights, self.mixers, self.mlps,
             self.moe_layers, next((group.experts.top_k for group in self.groups if group.experts is not None), 0),
         )  # fmt: skip
+
+    def _set_kernels(self) -> None:
+        """Which attention and matrix kernels run, as the server was started."""
+        kernels = attention_kernels(self.engine, self.hardware)
+        self.attention = AttentionCost(self.groups, self.hardware, kernels, FORMATS[self.kv_cache].bytes)
+        self.rates = matrix_rates(self.engine, self.hardware, self.compute_dtype)
 
     @property
     def window(self) -> int | None:
@@ -107,6 +111,9 @@ class ForwardCost:
         changed = copy.copy(self)
         changed.engine = engine
         changed.exchanges, changed._decoding = replace(self.exchanges, engine=engine), {}
+        changed._set_kernels()
+        if changed.rates != self.rates:
+            changed._dense, changed._heads, changed._fusions, changed._by_rows = {}, {}, {}, {}
         return changed
 
     @cached_property
@@ -205,7 +212,13 @@ class ForwardCost:
             terms.append(CostTerm("unfused_kernels", unfused_s, "latency"))
         terms += self.exchanges.terms(rows, new_tokens - asked.rows, asked.load)
         # A number that is not known yet was large as the tape was recorded: what is captured then always is.
-        return _OtherTerms(tuple(terms), launch_s if captured(int(known(new_tokens))) is None else None)
+        if captured(int(known(new_tokens))) is None:
+            return _OtherTerms(tuple(terms), launch_s)
+        if self.engine.piece_launch_s is None or self.engine.piece_gap_s is None or prompts:
+            return _OtherTerms(tuple(terms), None)
+        slower = self.mixers * self.host_time_factor
+        terms.append(CostTerm("graph_pieces", self.mixers * self.engine.piece_gap_s.value, "latency"))
+        return _OtherTerms(tuple(terms), slower * self.engine.piece_launch_s.value)
 
     def _head_term(self, rows: int) -> tuple[CostTerm]:
         head = self.lm_head(rows)
@@ -253,7 +266,9 @@ class ForwardCost:
                 if self.weights == "fp32" and "fp32" in self.hardware.profile.peak_flops_per_s
                 else self.hardware.wide_dtype
             )
-            found = self._heads[rows] = gemm(rows, n, k, self.architecture.head_bytes(self.weights), self.hardware, dtype, law)
+            rates = self.rates if dtype == self.compute_dtype else matrix_rates(self.engine, self.hardware, dtype)
+            head_bytes = self.architecture.head_bytes(self.weights)
+            found = self._heads[rows] = gemm(rows, n, k, head_bytes, self.hardware, dtype, law, rates)
         return found
 
     def fusion_s(self, rows: int) -> float:
@@ -271,9 +286,9 @@ class ForwardCost:
     def matrices_s(self, rows: int, shapes: Sequence[tuple[float, float, int]], stored: NumberFormat | None = None) -> Operation:
         """(n, k, how many) GEMMs one after the other, of the model's own type of weights or another."""
         if stored is None or stored is self.format:
-            return gemms(rows, shapes, self.format.bytes, self.hardware, self.compute_dtype, self.row_law)
+            return gemms(rows, shapes, self.format.bytes, self.hardware, self.compute_dtype, self.row_law, self.rates)
         dtype, law = self.hardware.compute_dtype(stored.name), self.engine.row_law(stored.name, self.hardware)
-        return gemms(rows, shapes, stored.bytes, self.hardware, dtype, law)
+        return gemms(rows, shapes, stored.bytes, self.hardware, dtype, law, matrix_rates(self.engine, self.hardware, dtype))
 
     def _small_kernels(self, rows: int) -> tuple[float, Bound]:
         moved = 4.0 * rows * self.architecture.hidden_size
