@@ -67,7 +67,6 @@ class ForwardCost:
     kv_cache: str
     parallelism: Parallelism = ONE_GROUP
     captured: bool = True
-    _dense: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _heads: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _fusions: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     _by_rows: dict[int, tuple[CostTerm, CostTerm]] = field(default_factory=dict, init=False, repr=False)
@@ -216,10 +215,7 @@ class ForwardCost:
 
     def layer_gemms(self, rows: int) -> Operation:
         """All dense matrices of all layers for `rows` rows."""
-        found = self._dense.get(rows)
-        if found is None:
-            found = self._dense[rows] = self.matrices_s(rows, self._dense_shapes)
-        return found
+        return self.matrices_s(rows, self._dense_shapes)
 
     @cached_property
     def _dense_shapes(self) -> list[tuple[float, float, int]]:
@@ -247,9 +243,12 @@ class ForwardCost:
         """A draft head's fusion of target states for `rows` rows; 0 for other models."""
         found = self._fusions.get(rows)
         if found is None:
-            shapes = [(n, k, 1) for n, k in self.architecture.fusion_shapes(self.tensor_parallel_size)]
-            found = self._fusions[rows] = self.matrices_s(rows, shapes).seconds
+            found = self._fusions[rows] = self.matrices_s(rows, self._fusion_shapes).seconds
         return found
+
+    @cached_property
+    def _fusion_shapes(self) -> list[tuple[float, float, int]]:
+        return [(n, k, 1) for n, k in self.architecture.fusion_shapes(self.tensor_parallel_size)]
 
     def heads_s(self, rows: int) -> Operation:
         """All matrices of Medusa, Hydra or MLP-speculator heads, once."""
