@@ -23,7 +23,7 @@ if __name__ == "__main__" or basename(sys.argv[0]) == "specsim":
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -74,7 +74,20 @@ VERBS: dict[str, Callable[..., None]] = {
 USAGE_ERROR: type[Any] = typer.BadParameter.__bases__[0]
 
 
-def specsim() -> None:
+def _show_versions(asked: bool) -> None:
+    if asked:
+        from simulator.reports.summary import versions
+
+        beside = versions()
+        print(f"specsim {beside.pop('simulator')} ({', '.join(f'{name} {number}' for name, number in beside.items())})")
+        raise typer.Exit
+
+
+def specsim(
+    version: Annotated[
+        bool, typer.Option("--version", help="Versions that decide the bytes of a result.", callback=_show_versions)
+    ] = False,
+) -> None:
     """Does speculative decoding win on your hardware, models and traffic? By how much, and with which settings?"""
 
 

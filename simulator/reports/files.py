@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from simulator.plots.break_even import schedule_figure
+from simulator.plots.best_gamma import schedule_figure
 from simulator.plots.comparison import comparison_figure, served
 from simulator.plots.figures import break_even_figures, drawn_into, explanation_figures, method_map_figures, run_figures
 from simulator.plots.rates import rates_figure
@@ -82,7 +82,7 @@ def write_break_even(answer: BreakEven, directory: str | Path, methods: MethodMa
 
     def fill(folder: Path) -> None:
         write_page(folder, break_even_page(answer, methods), chain(break_even_figures(answer), method_map_figures(methods)))
-        write_text(folder / "break_even.json", to_json(break_even_summary(answer)))
+        write_text(folder / "break_even.json", to_json(break_even_summary(answer, methods)))
         _write_methods(folder, methods)
         write_text(folder / "break_even.csv", break_even_csv(answer))
 
