@@ -253,7 +253,7 @@ def test_a_failed_cell_names_its_key_and_the_line_or_flag_that_set_it(tmp_path: 
     assert f"{path}:17: speculation.num_speculative_tokens: must be at most 64 (got 99)" in shown
     assert "first at batch=0, speculation.num_speculative_tokens=2" in shown
     code, shown = run_quietly(["sweep", str(path), "--set", "batch=0,4", "--jobs", str(jobs)])
-    assert (code, "--set: batch: must be at least 1 (got 0)" in shown) == (0, True)
+    assert (code, "--set: batch: must be at least 1 (got 0)" in shown) == (3, True)
 
 
 def test_a_key_that_changes_no_answer_is_told() -> None:
