@@ -11,11 +11,14 @@ from simulator.architecture import (
     ModelArchitecture,
     block_drafter,
     cache_reader,
+    config_path,
     eagle_head,
     hydra_heads,
     is_same_model,
     medusa_heads,
     mtp_head,
+    published_weights,
+    stored_weights,
 )
 from simulator.draft_policy import BatchTable, ByBatch, Fixed, Policy, table_problems
 from simulator.draft_tree import Tree, TreeShape, read_tree
@@ -23,9 +26,10 @@ from simulator.hardware import Hardware
 from simulator.number_format import FORMATS, WeightFormat
 from simulator.spec import Spec
 
-Method = Literal[
-    "none", "draft_model", "eagle", "eagle3", "medusa", "hydra", "mtp", "ngram", "suffix", "block", "layer_skip", "sparse_kv"
+DraftingMethod = Literal[
+    "draft_model", "eagle", "eagle3", "medusa", "hydra", "mtp", "ngram", "suffix", "block", "layer_skip", "sparse_kv"
 ]  # fmt: skip
+Method = Literal["none", DraftingMethod]
 METHODS: tuple[Method, ...] = get_args(Method)
 METHOD_NAMES = {
     "eagle": "EAGLE", "eagle3": "EAGLE-3", "ngram": "n-gram lookup", "draft_model": "a draft model", "medusa": "Medusa",
@@ -265,6 +269,20 @@ def arithmetic_warning(hardware: Hardware, weights: str) -> list[str]:
     if not FORMATS[weights].quantized or not native or used in native:
         return []
     return [f"{hardware.name} has no {native[0]} arithmetic: weights in {weights} are read as such and computed with in {used}"]
+
+
+def mixed_warning(name: str, target: ModelArchitecture, weights: str) -> list[str]:
+    """What a checkpoint of this type is taken to keep in others, where neither its own config nor its owner's says it.
+
+    >>> from simulator.architecture import find_model
+    >>> mixed_warning("google/gemma-4-31B-it", find_model("google/gemma-4-31B-it"), "nvfp4")
+    ['nvfp4 as most checkpoints have it: attention in bf16; a config.json as the target says otherwise']
+    """
+    mixed = target.mixed_as(weights)
+    owners = stored_weights(name) is None and published_weights(name) == weights
+    if mixed is None or owners or config_path(name) is not None:
+        return []
+    return [f"{weights} as most checkpoints have it: {mixed.words}; a config.json as the target says otherwise"]
 
 
 def weights_warning(stated: str | None, stored: str | None) -> list[str]:

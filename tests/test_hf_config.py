@@ -266,3 +266,59 @@ def test_a_file_that_is_no_json_is_refused(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(SpecError, match=r"config\.json: must be JSON"):
         find_model(str(path))
+
+
+def layers_of(names: str, layers: int) -> list[str]:
+    return [names.format(layer) for layer in range(layers)]
+
+
+MIXED: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
+    # (known model, quantization_config, hf_quant_config.json beside it), as published.
+    "gpt-oss": (
+        "openai/gpt-oss-20b",
+        {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"]}, None,
+    ),
+    "wildcards by layer": (
+        "google/gemma-4-26B-A4B-it",
+        {"quant_algo": "NVFP4", "ignore": [
+            "lm_head", "model.vision_tower*", *layers_of("model.language_model.layers.{}.mlp*", 30),
+            *layers_of("model.language_model.layers.{}.router*", 30), *layers_of("model.language_model.layers.{}.self_attn*", 30),
+        ]}, None,
+    ),
+    "regular expressions": (
+        "moonshotai/Kimi-K2.5",
+        {"config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}},
+         "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]}, None,
+    ),
+    "module by module": (
+        "Qwen/Qwen3.5-27B", {"quant_algo": "MIXED_PRECISION"},
+        {"quantization": {"quant_algo": "MIXED_PRECISION", "quantized_layers": {
+            **{name: {"quant_algo": "FP8"} for name in layers_of("model.language_model.layers.{}.linear_attn.in_proj_qkv", 64)},
+            **{name: {"quant_algo": "FP8"} for name in layers_of("model.language_model.layers.{}.linear_attn.out_proj", 64)},
+            **{name: {"quant_algo": "W4A16_NVFP4"} for name in layers_of("model.language_model.layers.{}.mlp.gate_proj", 64)},
+        }}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", MIXED)
+def test_parts_that_a_quantizer_left_alone_are_read(form: str, tmp_path: Path) -> None:
+    name, quantization, beside = MIXED[form]
+    path = written(tmp_path, KNOWN[name] | {"quantization_config": quantization})
+    if beside is not None:
+        (path.parent / "hf_quant_config.json").write_text(json.dumps(beside))
+    read, known = read_config(path), find_model(name)
+    weights = read.weights or ""
+    assert weights in [mixed.weights for mixed in known.mixed_weights]
+    for part in ("attention", "attention_output", "mlp"):
+        assert read.architecture.format_of(part, weights) == known.format_of(part, weights)  # type: ignore[arg-type]
+
+
+def test_a_quantizer_that_left_nothing_alone_mixes_nothing(tmp_path: Path) -> None:
+    read = read_config(written(tmp_path, KNOWN["google/gemma-4-31B-it"] | {"quantization_config": {"quant_algo": "NVFP4"}}))
+    assert (read.weights, read.architecture.mixed_weights) == ("nvfp4", ())
+
+
+def test_patterns_that_are_no_patterns_match_nothing(tmp_path: Path) -> None:
+    wrong = {"quant_algo": "NVFP4", "ignore": ["re:(", 3, "", "layers."]}
+    assert read_config(written(tmp_path, LLAMA_8B | {"quantization_config": wrong})).architecture.mixed_weights == ()

@@ -45,7 +45,7 @@ class FirstError:
 
 def first_error(engine_name: str, method: str) -> FirstError | None:
     """None where no set has enough runs. method: as `cost.unmeasured.method_key` has it."""
-    for logs in _sets():
+    for logs in sets_latest_first():
         found = [log for engine, drafting, log in logs if drafting == method and _name_of(engine) == engine_name]
         if len(found) >= FEWEST_RUNS:
             return FirstError(tuple(found))
@@ -53,7 +53,7 @@ def first_error(engine_name: str, method: str) -> FirstError | None:
 
 
 @cache
-def _sets() -> tuple[tuple[tuple[str, str, float], ...], ...]:
+def sets_latest_first() -> tuple[tuple[tuple[str, str, float], ...], ...]:
     """(engine, method, error) of every run of each set that was predicted, the latest set first."""
     folder = resources.folder(FOLDER)
     tables = sorted(folder.glob("unseen_first*.csv"), key=_number, reverse=True)

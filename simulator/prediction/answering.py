@@ -8,7 +8,8 @@ from typing import Any, Literal
 from simulator import theory
 from simulator.acceptance import resolve_acceptance, resolve_tree_acceptance
 from simulator.cost.deployment import Deployment
-from simulator.cost.doubts import Doubts, shipped_doubts
+from simulator.cost.doubts import Doubts
+from simulator.cost.known_pricers import uncertain_pricer
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.cost.unmeasured import unmeasured, unmeasured_note
 from simulator.prediction.point import ALIASES, OperatingPoint
@@ -55,7 +56,7 @@ def answer(question: Question, point: OperatingPoint, document: Document, doubts
     drafts = gamma if deployment.tree is None else deployment.tree.nodes - 1
     unserved = cannot_be_served(deployment, batch, question.context, drafts)
     notes += (unserved,) if unserved else ()
-    pricer = UncertainPricer(deployment, full, doubts or shipped_doubts())
+    pricer = uncertain_pricer(deployment, full) if doubts is None else UncertainPricer(deployment, full, doubts)
     cost = pricer.base.round(gamma, batch, question.context)
     measured_s = measured_plain_step_s(point, question, pricer.base)
     if measured_s is not None:

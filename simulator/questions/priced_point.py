@@ -89,7 +89,7 @@ def point_of_scenario(
     scenario: Scenario,
     gamma: int | None = None,
     batch: int | None = None,
-    context: int | None = None,
+    context: float | None = None,
     tree: Tree | None = None,
     progress: Progress | None = None,
 ) -> PricedPoint:

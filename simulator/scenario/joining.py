@@ -15,6 +15,7 @@ from simulator.speculation import (
     MODELLESS_METHODS,
     Speculation,
     default_drafter_weights,
+    mixed_warning,
     weights_warning,
 )
 from simulator.workload import RequestSource, shares_prefixes
@@ -41,6 +42,7 @@ def deployment_of(
     if speculation is not None and speculation.method == "sparse_kv":
         kv_tokens = speculation.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS
     weights = _target_weights(reading, spec)
+    reading.warnings.extend(mixed_warning(spec.model, target, weights))
     own = hardware if remote is None else remote.hardware
     drafter_weights = _drafter_weights(reading, speculation, weights, own, drafter)
     return Deployment(
