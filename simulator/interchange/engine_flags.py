@@ -277,8 +277,8 @@ def _sglang(flags: _Flags) -> ServerSettings:
     if flags.whole("--max-running-requests") is None:
         found.put("limits", "max_num_seqs", SGLANG_SPECULATIVE_SEQUENCES)
         found.notes.append(
-            f"SGLang takes {SGLANG_SPECULATIVE_SEQUENCES} sequences at a time under speculation unless --max-running-requests says "
-            "otherwise (DeepSeek-V4: 256): so does this scenario, without speculation too"
+            f"SGLang takes {SGLANG_SPECULATIVE_SEQUENCES} sequences at a time under speculation unless --max-running-requests "
+            "says otherwise (DeepSeek-V4: 256): so does this scenario, without speculation too"
         )
     if (drafter := flags.text("--speculative-draft-model-path", "--speculative-draft-model")) is not None:
         found.put("speculation", "drafter", drafter)
