@@ -51,13 +51,24 @@ class ExpertTiles(Spec):
 
 
 class Measured(Spec):
-    """What the runs had that an engine's constants were fitted or set on. kernels: by architecture
-    (`HardwareProfile.architecture`), formats of weights; methods: those with trees apart ("eagle3 tree"); layers: kinds of
+    """What the runs had that an engine's constants were fitted or set on. setups: by method (those with trees apart, "eagle3
+    tree") and architecture (`HardwareProfile.architecture`), the formats of weights that ran together; layers: kinds of
     attention, and `experts`. Anything else was never compared with the model, and is less sure."""
 
-    kernels: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    methods: tuple[str, ...] = ()
+    setups: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
     layers: tuple[str, ...] = ()
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(self.setups)
+
+    def kernels(self, architecture: str) -> frozenset[str]:
+        """Formats of weights that ran on an architecture, under any method."""
+        return frozenset(weights for setups in self.setups.values() for weights in setups.get(architecture, ()))
+
+    def together(self, method: str, architecture: str, weights: str) -> bool:
+        """Whether a run had all three at once."""
+        return weights in self.setups.get(method, {}).get(architecture, ())
 
 
 class ServingEngine(Spec):

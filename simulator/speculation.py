@@ -26,9 +26,10 @@ from simulator.hardware import Hardware
 from simulator.number_format import FORMATS, WeightFormat
 from simulator.spec import Spec
 
-Method = Literal[
-    "none", "draft_model", "eagle", "eagle3", "medusa", "hydra", "mtp", "ngram", "suffix", "block", "layer_skip", "sparse_kv"
+DraftingMethod = Literal[
+    "draft_model", "eagle", "eagle3", "medusa", "hydra", "mtp", "ngram", "suffix", "block", "layer_skip", "sparse_kv"
 ]  # fmt: skip
+Method = Literal["none", DraftingMethod]
 METHODS: tuple[Method, ...] = get_args(Method)
 METHOD_NAMES = {
     "eagle": "EAGLE", "eagle3": "EAGLE-3", "ngram": "n-gram lookup", "draft_model": "a draft model", "medusa": "Medusa",

@@ -16,8 +16,6 @@ from simulator.spec import Spec
 
 Count = Annotated[int, Field(ge=1, le=10**13)]
 Amount = Annotated[int, Field(ge=0)]
-# Bytes of one stored number.
-DTYPE_BYTES = {name: each.bytes for name, each in FORMATS.items()}
 
 
 class ModelArchitecture(Spec):
@@ -324,14 +322,14 @@ class ModelArchitecture(Spec):
             return 0.0
         groups = self.layer_groups(tensor_parallel_size)
         elements = sum(group.count * (group.kv_elements_per_token + group.index_elements_per_token) for group in groups)
-        return elements * DTYPE_BYTES[dtype]
+        return elements * FORMATS[dtype].bytes
 
     def state_bytes(self, dtype: str, tensor_parallel_size: int = 1, states: int = 1) -> float:
         """Bytes per sequence on one device whatever its length: `states` recurrent ones of each layer, and windows beside a
         compressed cache of `dtype`."""
         found = 0.0
         for group in self.layer_groups(tensor_parallel_size):
-            number_bytes = STATE_NUMBER_BYTES * states if group.attention in RECURRENT else DTYPE_BYTES[dtype]
+            number_bytes = STATE_NUMBER_BYTES * states if group.attention in RECURRENT else FORMATS[dtype].bytes
             found += group.count * group.state_elements * number_bytes
         return found
 

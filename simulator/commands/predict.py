@@ -88,7 +88,9 @@ def predict(
         raise SpecError([Problem("--out", "", "goes with --table only")])
     answer = at_point(given, prediction.predict_document)
     if as_json:
-        print_json({"schema_version": 1, **_prediction_json(answer)})
+        from simulator.reports.tables import prediction_sentence
+
+        print_json({"schema_version": 1, "sentence": prediction_sentence(answer), **_prediction_json(answer)})
     else:
         _print_prediction(console_of_stdout(), answer)
 

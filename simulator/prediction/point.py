@@ -54,7 +54,7 @@ class OperatingPoint(Spec):
     tree_shape: str | None = None
     batch: Count
     dataset: str | None = None
-    context_len: Count | None = None
+    context_len: Annotated[float, Field(ge=1, le=MAX_TOKENS)] | None = None
     prompt_len: Count | None = None
     output_len: Count | None = None
     mean_acceptance_length: Annotated[float, Field(ge=1)] | None = None

@@ -12,7 +12,7 @@ from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism
 from simulator.draft_tree import TREE_EXAMPLES, Tree, read_tree
 from simulator.engine_start import start_faults, started
-from simulator.hardware import Hardware, find_hardware
+from simulator.hardware import Hardware, bridge_note, find_hardware
 from simulator.kernel_switches import KernelSwitches
 from simulator.number_format import FORMATS, CacheFormat, read_precision
 from simulator.prediction.devices import check_parallel, on_devices, remote_draft_of
@@ -74,12 +74,15 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
         remote_draft=remote,
     )
     deployment, tp_std = on_devices(point, deployment, gamma, document, warnings)
+    warnings += bridge_note(hardware.profile, deployment.tensor_parallel_size)
     check_parallel(deployment, document)
     prompt, output, context, usual = _lengths(point, document, warnings)
     _check_positions(target, prompt, output, context, point, document)
     acceptance = _acceptance(point, document)
+    unknown = point.context_len is None and (prompt is None or output is None)
+    extra_std = math.hypot(extra_std, tp_std)
     return Question(
-        deployment, gamma, point.batch, context, prompt, output, acceptance, math.hypot(extra_std, tp_std), tuple(warnings), usual
+        deployment, gamma, point.batch, context, prompt, output, acceptance, extra_std, tuple(warnings), usual, unknown
     )
 
 
@@ -205,7 +208,7 @@ def _lengths(
         return prompt, output, point.context_len, None
     if prompt is not None and output is not None:
         return prompt, output, prompt + output / 2, None if stated else usual
-    warnings.append(f"context unknown: {prompt or DEFAULT_CONTEXT} tokens taken, prefill share left out")
+    warnings.append(f"context unknown: {prompt or DEFAULT_CONTEXT} tokens taken, prefill share left out of all but the interval")
     return prompt, output, prompt or DEFAULT_CONTEXT, None
 
 

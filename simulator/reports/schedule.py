@@ -228,7 +228,7 @@ def _method_summary(answer: ScheduleAnswer) -> dict[str, Any]:
         "gain_over_best_fixed": answer.gain,
         "gain_over_no_speculation": answer.over_none,
         "map": answer.cells,
-        "settings": [
+        "engine_settings": [
             {"engine": engine, "snippets": found, "reason": reason or None} for engine, found, reason in schedule_snippets(answer)
         ],
     }

@@ -65,6 +65,7 @@ def _variant(result: SimulationResult, variant: Variant) -> dict[str, Any]:
     data["acceptance"] = _acceptance(summary.acceptance) if variant.gamma else None
     data["saturated_requests_per_s"] = variant.saturation.per_s
     data["saturated_prefill_share"] = variant.saturation.prefill_share
+    data["offered_share"] = None if result.scenario.file.workload.arrivals.users else variant.offered_share
     if level is not None:
         unmet = unmet_limits(summary, level)
         data["unmet_limits"] = {

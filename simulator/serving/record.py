@@ -153,9 +153,7 @@ class RequestRecords(Sequence[RequestRecord]):
         if record.rejected:
             self._rejected[place] = record.rejected
 
-    def add(
-        self, sequence: SequenceState, finish_s: float, first_round: int = -1, burst_tokens: Integers | None = None
-    ) -> None:
+    def add(self, sequence: SequenceState, finish_s: float, first_round: int = -1, burst_tokens: Integers | None = None) -> None:
         """Adds the record of a sequence that is over, and must not change any more.
 
         With `first_round` its bursts after the first are the replica's rounds from that number on, of `burst_tokens` each; None:
