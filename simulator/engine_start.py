@@ -51,7 +51,8 @@ def started(engine: ServingEngine, switches: KernelSwitches, longest_context: in
         if switches.deterministic and backend.deterministic == "fixed_split":
             changes["idle_block_s"] = backend.idle_block_s
         if switches.deterministic or backend.rules != engine.attention:
-            changes["measured"] = Measured(methods=engine.measured.methods, layers=engine.measured.layers)
+            methods: dict[str, dict[str, tuple[str, ...]]] = {method: {} for method in engine.measured.methods}
+            changes["measured"] = Measured(setups=methods, layers=engine.measured.layers)
     if switches.deterministic and choices.deterministic is not None:
         changes["tile_arithmetic_fraction"] = choices.deterministic.tile_arithmetic_fraction
     if switches.graphs == "none":
