@@ -17,6 +17,7 @@ from simulator.cost.drafting import drafting_terms
 from simulator.cost.forward import ForwardCost
 from simulator.cost.forward_pass import ForwardPass, uniform_pass
 from simulator.cost.roofline import experts_touched, gemm, serial_walk_attention, smooth_maximum, split_kv_attention, walk_s
+from simulator.cost.spread import Z80
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_tree import read_tree
 from simulator.hardware import HardwareOverride, Quantity, find_hardware, override
@@ -776,8 +777,9 @@ def test_constants_that_cannot_move_r_are_not_tried_and_the_others_are_tried_as_
 def test_r_is_less_sure_with_an_engine_that_nobody_measured():
     known, other = UncertainPricer(eagle3()), UncertainPricer(eagle3(engine=VLLM.model_copy(update={"measured": Measured()})))
     assert known.base.round(3, 1, 512).r == other.base.round(3, 1, 512).r
-    added = other.spread(3, 1, 512).up ** 2 - known.spread(3, 1, 512).up ** 2
-    assert added == pytest.approx(known.doubts.engine_dearer_std**2)
+    r, added = other.base.round(3, 1, 512).r, other.spread(3, 1, 512).up ** 2 - known.spread(3, 1, 512).up ** 2
+    high = 1 + (r - 1) * math.exp(Z80 * known.doubts.engine_std)
+    assert math.sqrt(added) == pytest.approx(math.log(high / r) / Z80)
 
 
 def test_interval_is_wider_where_more_is_assumed():
@@ -815,7 +817,8 @@ def test_all_reduce_brings_its_own_doubt():
 def test_a_measured_plain_step_narrows_the_interval_and_as_predicted_moves_nothing():
     pricer = UncertainPricer(eagle3(engine=find_engine("generic")))
     base = pricer.base.round(3, 1, 512)
-    r, std = pricer.given_plain_step(base.plain_step_s, 3, 1, 512)
+    doubt = pricer.given_plain_step(base.plain_step_s, 3, 1, 512)
+    r, std = doubt.r, doubt.spread
     assert r == base.r
     assert std.up < pricer.spread(3, 1, 512).up
 
@@ -824,7 +827,7 @@ def test_a_slower_plain_step_than_modelled_lowers_r():
     """The extra time is mostly the plain step's own overhead, against which a round's extra cost weighs less."""
     pricer = UncertainPricer(eagle3(engine=find_engine("generic")))
     base = pricer.base.round(3, 1, 512)
-    r, _ = pricer.given_plain_step(1.3 * base.plain_step_s, 3, 1, 512)
+    r = pricer.given_plain_step(1.3 * base.plain_step_s, 3, 1, 512).r
     assert r < base.r
 
 

@@ -274,8 +274,8 @@ def test_a_command_that_cannot_be_read_is_refused_by_its_flag(command: str, said
 
 
 def test_flags_that_would_change_the_price_are_said() -> None:
-    notes = parse_command("vllm serve m --enforce-eager --port 80 --cpu-offload-gb 4").notes
-    assert notes == ["--cpu-offload-gb is not priced", "--enforce-eager is not priced"]
+    notes = parse_command("vllm serve m --enable-lora --port 80 --cpu-offload-gb 4").notes
+    assert notes == ["--cpu-offload-gb is not priced", "--enable-lora is not priced"]
 
 
 def test_export_prints_what_to_paste(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from simulator.cost.tape import known, larger, root_of_squares, smaller
-from simulator.hardware import Coefficients, Hardware
+from simulator.hardware import Coefficients, GemmRates, Hardware
 from simulator.row_law import RowLaw, computed_rows
 
 Bound = Literal["memory", "compute", "latency", "network", "host"]
@@ -54,9 +54,10 @@ def gemm(
     hardware: Hardware,
     compute_dtype: str,
     row_law: RowLaw | None = None,
+    rates: GemmRates | None = None,
 ) -> Operation:
     """y[m, n] = x[m, k] · W, as in `gemms`."""
-    return gemms(rows, ((n, k, 1),), weight_bytes_per_element, hardware, compute_dtype, row_law)
+    return gemms(rows, ((n, k, 1),), weight_bytes_per_element, hardware, compute_dtype, row_law, rates)
 
 
 def gemms(
@@ -66,20 +67,23 @@ def gemms(
     hardware: Hardware,
     compute_dtype: str,
     row_law: RowLaw | None = None,
+    rates: GemmRates | None = None,
 ) -> Operation:
     """y[m, n] = x[m, k] · W for each (n, k, how many): weights and 16-bit activations move once, arithmetic on rows rounded up to
     a tile.
 
-    `rows` = m. An engine's `row_law` stands for its own kernels, of which the device's row factors know nothing. Raises KeyError
-    for a `compute_dtype` the device lacks.
+    `rows` = m. An engine's `row_law` stands for its own kernels, of which the device's row factors know nothing. rates: of
+    other kernels than the device's usual ones. Raises KeyError for a `compute_dtype` the device lacks.
     """
-    rates = hardware.gemm_rates(compute_dtype)
+    rates = rates or hardware.gemm_rates(compute_dtype)
     overhead_s, smoothness = rates.overhead_s, rates.smoothness
     weight_bytes = (row_law.weight_reads(rows) if row_law is not None else 1.0) * weight_bytes_per_element
     flops_per_s = rates.flops_per_s if row_law is None else row_law.arithmetic(rows) * rates.flops_per_s
     factor = 1.0 if rates.row_factors is None or row_law is not None else rates.row_factors.at(rows)
     tile, units = rates.tile_rows, hardware.profile.compute_units
     padded = computed_rows(rows, tile) if row_law is None else row_law.computed_rows(rows, tile)
+    if rates.whole_tiles:
+        padded = max(padded, tile)
     total_s, by_bound = 0.0, {}  # type: float, dict[Bound, float]
     for n, k, count in matrices:
         memory_s = (weight_bytes * n * k + 2.0 * rows * (n + k)) / rates.bandwidth_bytes_per_s

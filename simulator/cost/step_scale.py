@@ -1,7 +1,7 @@
 """StepScale: engine steps as they would be at an end of an interval, for runs that show what a doubt does under load.
 
-What R says is of rounds. A step in which nobody drafts is a plain one and what a resting drafter takes of it, so that the doubt of
-rounds leaves it alone.
+What R says is of rounds. A step in which nobody drafts is a plain one and what a resting drafter takes of it, so that the doubt
+of rounds leaves it alone.
 """
 
 from __future__ import annotations

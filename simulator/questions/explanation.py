@@ -96,7 +96,7 @@ def explain(
     scenario: Scenario,
     gamma: int | None = None,
     batch: int | None = None,
-    context: int | None = None,
+    context: float | None = None,
     tree: Tree | None = None,
     progress: Progress | None = None,
 ) -> Explanation:

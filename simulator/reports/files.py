@@ -82,7 +82,7 @@ def write_break_even(answer: BreakEven, directory: str | Path, methods: MethodMa
 
     def fill(folder: Path) -> None:
         write_page(folder, break_even_page(answer, methods), chain(break_even_figures(answer), method_map_figures(methods)))
-        write_text(folder / "break_even.json", to_json(break_even_summary(answer)))
+        write_text(folder / "break_even.json", to_json(break_even_summary(answer, methods)))
         _write_methods(folder, methods)
         write_text(folder / "break_even.csv", break_even_csv(answer))
 

@@ -21,6 +21,7 @@ from simulator.scenario.names import (
     find_serving_engine,
     find_target,
     read_source,
+    start_engine,
 )
 from simulator.scenario.prefill_instances import find_prefill_instances, prefill_problems
 from simulator.scenario.reading import Reading
@@ -91,8 +92,9 @@ def _with_alternatives(scenario: Scenario) -> Scenario:
 def _resolved(reading: Reading) -> Scenario | None:
     """The scenario of sound sections; None where any is not, or where the rest of what is needed is not known."""
     hardware = reading.attempt(lambda: find_device(reading))
-    engine = reading.attempt(lambda: find_serving_engine(reading))
+    found = reading.attempt(lambda: find_serving_engine(reading))
     target = reading.attempt(lambda: find_target(reading))
+    engine = reading.attempt(lambda: start_engine(reading, found, target))
     drafter = reading.attempt(lambda: find_drafter(reading, target))
     remote = reading.attempt(lambda: find_draft_device(reading))
     further = reading.attempt(lambda: find_further_hardware(reading))

@@ -33,13 +33,13 @@ import numpy as np
 import simpy
 
 from simulator.serving.arrivals import delay_until
-from simulator.serving.booking import BLOCKS, CONTEXT, JUMPS, Booking, BookingScheduler
+from simulator.serving.booking import BLOCKS, CONTEXT, CUT, EMITTED, Booking, BookingScheduler
 from simulator.serving.clock import Clock
 from simulator.serving.instant import Instant
 from simulator.serving.plan import StepPlan
 from simulator.serving.policies import DraftPolicy
 from simulator.serving.record import EngineStatistics, RequestRecords, StepRecords
-from simulator.serving.replica import PricedStep, PricesSteps, Replica, StepPrice, accept, request_row, step_record, told
+from simulator.serving.replica import PricedStep, PricesSteps, Replica, StepPrice, accept, step_record, told
 from simulator.serving.rules import BatchingRules
 from simulator.serving.sequence import AcceptanceByPosition
 from simulator.serving.step_log import RoundTerms, StepLog, append_to
@@ -311,7 +311,8 @@ class BookedReplica(Replica):
         sequences = booked * rounds
         context, drafting, accepted = int(timeline.coming(CONTEXT, rounds).sum()), 0, 0
         if drafts:
-            drafting, accepted = sequences, int(timeline.coming(JUMPS, rounds).sum()) - sequences
+            emitted, cut = (int(timeline.coming(row, rounds).sum()) for row in (EMITTED, CUT))
+            drafting, accepted = sequences, emitted + cut - sequences
         if timeline.now < timeline.uneven_until:
             drafting = sum(booking.decode(timeline.now)[1] > 0 for booking in timeline.bookings.values())
         policy.done(rounds, drafts, sequences, context, drafting, accepted)
@@ -321,12 +322,10 @@ class BookedReplica(Replica):
         sequence, rounds = booking.sequence, booking.end - booking.start
         if len(sequence.emission_s) == 1:
             booking.count(rounds)
-            emitted = booking.emitted(rounds)
-            tokens = None if emitted is None else emitted.astype(np.uint8).tobytes()
-            self._record(sequence, request_row(sequence, self.env.now, booking.start, tokens))
+            self._record(sequence, self.env.now, booking.start, booking.emitted)
         else:
             booking.settle(booking.end, self.scheduler.round_end_s)
-            self._record(sequence, request_row(sequence, self.env.now))
+            self._record(sequence, self.env.now)
 
 
 def _no_time(shortest_s: float, longest_s: float) -> ValueError:

@@ -20,39 +20,43 @@ from simulator.serving.scheduler import Scheduler
 from simulator.serving.sequence import SequenceState
 
 Integers = NDArray[np.int64]
-# Rows of the timeline: sums over the sequences of a round, and one maximum. JUMPS counts the tokens of rounds with drafts, CUT
-# those of them past the end of an output.
-CONTEXT, WINDOWED, LONGEST, BLOCKS, JUMPS, CUT, MISSING_DRAFTS = range(7)
+# Rows of the timeline: sums over the sequences of a round, and one maximum. EMITTED counts the tokens of rounds with drafts, CUT
+# those that were accepted past the end of an output.
+CONTEXT, WINDOWED, LONGEST, BLOCKS, EMITTED, CUT, MISSING_DRAFTS = range(7)
 ROWS = 7
 
 
 class Booking:
     """The rounds `start` to `end` - 1 of one sequence under one γ.
 
-    context, blocks, jumps, drafted: by round. `jumps` is None where nothing is drafted: each round is one token. `drafted` is
-    None where every round has γ. The last round emits `cut` tokens fewer than it jumps.
+    context, blocks, emitted, drafted: by round. `emitted` is None where nothing is drafted: each round is one token. `drafted` is
+    None where every round has γ. `positions`: tokens emitted before each, and after the last were it not `cut` by so many.
     """
 
-    __slots__ = ("blocks", "context", "cut", "drafted", "end", "entry_blocks", "gamma", "jumps", "rows", "sequence", "start")
+    __slots__ = (
+        "blocks", "context", "cut", "drafted", "emitted", "end", "entry_blocks", "gamma", "positions", "rows", "sequence",
+        "start",
+    )  # fmt: skip
 
     def __init__(
         self, sequence: SequenceState, start: int, gamma: int, tables: Tables, entry_blocks: int, window: int | None,
         shared_blocks: int = 0,
     ):  # fmt: skip
         self.sequence, self.start, self.gamma, self.entry_blocks = sequence, start, gamma, entry_blocks
-        self.jumps: Integers | None = None
+        self.positions: Integers | None = None
+        self.emitted: Integers | None = None
         self.drafted: Integers | None = None
         self.cut = 0
-        offset = sequence.prompt_tokens - 1
+        offset, output_tokens = sequence.prompt_tokens - 1, sequence.output_tokens
         if gamma == 0:
-            begin, stop = offset + sequence.emitted, offset + sequence.output_tokens
+            begin, stop = offset + sequence.emitted, offset + output_tokens
             self.context, self.blocks = tables.counting(stop)[begin:stop], tables.blocks_at(gamma, stop)[begin:stop]
         else:
-            positions, self.jumps, drafted = _rounds(sequence, gamma)
-            self.cut = positions.item(-1) - sequence.output_tokens
-            self.context = positions[:-1] + offset
+            self.positions, self.emitted, drafted = _rounds(sequence, gamma)
+            self.cut = self.positions.item(-1) - output_tokens
+            self.context = self.positions[:-1] + offset
             if drafted is None:
-                self.blocks = tables.blocks_at(gamma, offset + sequence.output_tokens)[self.context]
+                self.blocks = tables.blocks_at(gamma, offset + output_tokens)[self.context]
             else:
                 self.drafted = np.array(drafted, dtype=np.int64)
                 self.blocks = np.maximum.accumulate(tables.blocks_for(gamma, self.context + 1 + self.drafted))
@@ -64,18 +68,10 @@ class Booking:
         self.rows: list[tuple[int, Integers]] = [(CONTEXT, self.context), (BLOCKS, self.blocks)]
         if window is not None:
             self.rows.append((WINDOWED, np.minimum(self.context, window)))
-        if self.jumps is not None:
-            self.rows.append((JUMPS, self.jumps))
+        if self.emitted is not None:
+            self.rows.append((EMITTED, self.emitted))
         if self.drafted is not None:
             self.rows.append((MISSING_DRAFTS, gamma - self.drafted))
-
-    def emitted(self, rounds: int) -> Integers | None:
-        """Tokens emitted in each of the first `rounds` rounds; None where it is one in each."""
-        if self.jumps is None or self.cut == 0 or rounds < len(self.jumps):
-            return None if self.jumps is None else self.jumps[:rounds]
-        emitted = self.jumps.copy()
-        emitted[-1] -= self.cut
-        return emitted
 
     def held_before(self, round_: int) -> int:
         """Blocks held as round `round_` is about to be planned."""
@@ -94,17 +90,17 @@ class Booking:
             return
         self.count(rounds)
         sequence.emission_s += round_end_s[self.start : until]
-        emitted = self.emitted(rounds)
-        tokens = rounds if emitted is None else int(emitted.sum())
-        sequence.emission_tokens += array("i", (1,)) * rounds if emitted is None else array("i", emitted.tolist())
+        emitted = np.ones(rounds, np.int64) if self.emitted is None else self.emitted[:rounds]
+        tokens = int(emitted.sum())
+        sequence.emission_tokens += array("i", emitted.tolist())
         sequence.emitted += tokens
         sequence.computed += tokens
 
     def count(self, rounds: int) -> None:
         """Adds the first `rounds` rounds to the sequence's counters."""
-        sequence = self.sequence
+        sequence, positions = self.sequence, self.positions
         sequence.rounds += rounds
-        if self.jumps is None:
+        if positions is None:
             return
         if self.drafted is None:
             sequence.draft_rounds += rounds
@@ -112,8 +108,7 @@ class Booking:
         else:
             sequence.draft_rounds += int(np.count_nonzero(self.drafted[:rounds]))
             sequence.drafted += int(self.drafted[:rounds].sum())
-        last = rounds - 1
-        sequence.accepted += self.context.item(last) - self.context.item(0) + self.jumps.item(last) - rounds
+        sequence.accepted += positions.item(rounds) - positions.item(0) - rounds
 
 
 def _rounds(sequence: SequenceState, gamma: int) -> tuple[Integers, Integers, list[int] | None]:
@@ -129,7 +124,8 @@ def _rounds(sequence: SequenceState, gamma: int) -> tuple[Integers, Integers, li
         drafted.append(drafts)
         position += 1 + sequence.accept(drafts, position)
         starts.append(position)
-    return np.array(starts), np.diff(starts), None if all(drafts == gamma for drafts in drafted) else drafted
+    emitted = np.diff(np.minimum(starts, output))
+    return np.array(starts), emitted, None if all(drafts == gamma for drafts in drafted) else drafted
 
 
 class Tables:
@@ -260,9 +256,10 @@ class Timeline:
     def forget(self) -> None:
         """Lets the rounds go that are past."""
         past = self.now - self.origin
-        rows = np.zeros_like(self.rows)
-        rows[:, : rows.shape[1] - past] = self.rows[:, past:]
-        self.rows, self.origin = rows, self.now
+        left = self.rows.shape[1] - past
+        self.rows[:, :left] = self.rows[:, past:]
+        self.rows[:, left:] = 0
+        self.origin = self.now
 
     def _make_room(self, end: int) -> None:
         """Makes columns up to round `end`."""
