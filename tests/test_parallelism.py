@@ -271,6 +271,24 @@ def test_a_simulated_step_of_equal_sequences_is_the_priced_one():
         assert pricer.price([(1000, 3)] * 32, (), 0).seconds == pytest.approx(cost.round_s)
 
 
+def test_prompts_on_their_own_may_leave_the_fullest_rank_other_chunks_of_the_draft_than_of_the_target():
+    """A long prompt of which the target's cache knew all but the end: the draft computes it whole, and that rank has no other."""
+    target, drafter = find_model("Qwen/Qwen3-30B-A3B"), find_model("Qwen/Qwen3-0.6B")
+    engine = find_engine("sglang_0_4_3")
+    assert engine.drafting_prompts_alone
+    ranks = Parallelism(data_parallel_size=2)
+    deployment = Deployment(
+        find_hardware("h200_sxm"), engine, target, method="draft_model", drafter=drafter, parallelism=ranks
+    )  # fmt: skip
+    ends, whole = [(10, 490), (10, 0), (10, 0)], [(500, 0), (10, 0), (10, 0)]
+    pricer = deployment.pricer()
+    found = pricer.price([(100, 3)], ends, 3, whole)
+    assert found.seconds == pytest.approx(sum(seconds for _, seconds in found.terms))
+    targets = [seconds for name, seconds in found.terms if name == "prefill"]
+    drafts = [seconds for name, seconds in found.terms if name == "prefill_draft"]
+    assert (len(targets), len(drafts)) == (2, 1)
+
+
 def test_prompts_fill_all_stages_at_once():
     pipeline, alone = over(DENSE, pipeline_parallel_size=4, nodes=4).pricer(), over(DENSE).pricer()
     one = alone.price((), ((2000, 0),), 1).seconds
