@@ -7,7 +7,7 @@ from typing import Literal
 
 from simulator.hardware import Quantity
 from simulator.kernel_switches import KernelSwitches
-from simulator.serving_engine import Measured, ServingEngine
+from simulator.serving_engine import ServingEngine
 
 # By what the host then takes in the open: the constant that pays for it.
 _UNOVERLAPPED: dict[Literal["step", "round", "request"], str] = {
@@ -51,7 +51,7 @@ def started(engine: ServingEngine, switches: KernelSwitches, longest_context: in
         if switches.deterministic and backend.deterministic == "fixed_split":
             changes["idle_block_s"] = backend.idle_block_s
         if switches.deterministic or backend.rules != engine.attention:
-            changes["measured"] = Measured(methods=engine.measured.methods, layers=engine.measured.layers)
+            changes["measured"] = engine.measured.without_kernels()
     if switches.deterministic and choices.deterministic is not None:
         changes["tile_arithmetic_fraction"] = choices.deterministic.tile_arithmetic_fraction
     if switches.graphs == "none":

@@ -70,6 +70,10 @@ class Measured(Spec):
         """Whether a run had all three at once."""
         return weights in self.setups.get(method, {}).get(architecture, ())
 
+    def without_kernels(self) -> Measured:
+        """The same methods and layers, on kernels that no run had."""
+        return Measured(setups={method: {} for method in self.setups}, layers=self.layers)
+
 
 class ServingEngine(Spec):
     """One engine version. Seconds, bytes, rows. A file that names another profile as `based_on` states only what differs from it.
