@@ -1,6 +1,7 @@
 """`python -m simulator VERB`: the verbs, and exit codes.
 
-Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 a required answer is "no", 2 bad input, 130 interrupted.
+Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 a required answer is "no", 2 bad input, 3 some
+cells of a sweep have no answer, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if __name__ == "__main__" or basename(sys.argv[0]) == "specsim":
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -74,7 +75,20 @@ VERBS: dict[str, Callable[..., None]] = {
 USAGE_ERROR: type[Any] = typer.BadParameter.__bases__[0]
 
 
-def specsim() -> None:
+def _show_versions(asked: bool) -> None:
+    if asked:
+        from simulator.reports.summary import versions
+
+        beside = versions()
+        print(f"specsim {beside.pop('simulator')} ({', '.join(f'{name} {number}' for name, number in beside.items())})")
+        raise typer.Exit
+
+
+def specsim(
+    version: Annotated[
+        bool, typer.Option("--version", help="Versions that decide the bytes of a result.", callback=_show_versions)
+    ] = False,
+) -> None:
     """Does speculative decoding win on your hardware, models and traffic? By how much, and with which settings?"""
 
 

@@ -77,7 +77,7 @@ def print_verdict(console: Console, sentences: Iterable[str], style: str) -> Non
 def print_titled_tables(console: Console, tables: Iterable[tuple[str, Sequence[str], Iterable[Sequence[str]]]]) -> None:
     """Each table under its title."""
     for title, header, rows in tables:
-        console.print(Text(title, style="bold"))
+        print_sentence(console, title, "bold")
         print_table(console, header, rows)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from simulator import prediction
 from simulator.architecture import find_model
 from simulator.cost.spread import Estimate
+from simulator.extra import not_installed
 from simulator.plots.words import interval
 from simulator.prediction import Prediction
 from simulator.printed_numbers import significant, times
@@ -71,7 +72,7 @@ def demonstrate(hardware: str, target: str, draft: str) -> Demonstration:
     Raises `SpecError` where torch is missing or the device or models are not known.
     """
     if find_spec("torch") is None:
-        raise SpecError([Problem("demo", "", "needs torch, which is not installed: pip install 'specsim[calibrate]'")])
+        raise not_installed("demo", ["torch"])
     find_model(draft, "--draft", "", "draft model")
     runs = _tiny_runs()
     small, self_without, _, self_with = runs[2:]

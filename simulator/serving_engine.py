@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import bisect
 import math
-import re
-from functools import cache, cached_property
+from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from simulator import resources
 from simulator.hardware import AllReduceKind, Hardware, Kind, Quantity
+from simulator.kernel_switches import AttentionBackend, AttentionRegime, AttentionRule, Choices, KernelSwitches, regime_on
 from simulator.row_law import Count, RowLaw
 from simulator.spec import Document, Spec, SpecError, check, load_yaml
 
 _BASE = "based_on"
-AttentionRegime = Literal["split_kv", "serial_walk", "kv_reread"]
 KVTransferKind = Literal["after_prompt", "by_chunk", "by_layer"]
 
 
@@ -50,21 +50,29 @@ class ExpertTiles(Spec):
     rows: Count
 
 
-class AttentionRule(Spec):
-    """The regime on devices of at least this compute capability ("0" = any, also devices without one)."""
-
-    from_compute_capability: str
-    regime: AttentionRegime
-
-
 class Measured(Spec):
-    """What the runs had that an engine's constants were fitted or set on. kernels: by architecture
-    (`HardwareProfile.architecture`), formats of weights; methods: those with trees apart ("eagle3 tree"); layers: kinds of
+    """What the runs had that an engine's constants were fitted or set on. setups: by method (those with trees apart, "eagle3
+    tree") and architecture (`HardwareProfile.architecture`), the formats of weights that ran together; layers: kinds of
     attention, and `experts`. Anything else was never compared with the model, and is less sure."""
 
-    kernels: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    methods: tuple[str, ...] = ()
+    setups: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
     layers: tuple[str, ...] = ()
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(self.setups)
+
+    def kernels(self, architecture: str) -> frozenset[str]:
+        """Formats of weights that ran on an architecture, under any method."""
+        return frozenset(weights for setups in self.setups.values() for weights in setups.get(architecture, ()))
+
+    def together(self, method: str, architecture: str, weights: str) -> bool:
+        """Whether a run had all three at once."""
+        return weights in self.setups.get(method, {}).get(architecture, ())
+
+    def without_kernels(self) -> Measured:
+        """The same methods and layers, on kernels that no run had."""
+        return Measured(setups={method: {} for method in self.setups}, layers=self.layers)
 
 
 class ServingEngine(Spec):
@@ -106,6 +114,8 @@ class ServingEngine(Spec):
     kv_transfer: where prompts are computed on instances of their own, how their caches move (`serving.kv_transfer`); None: it
     does not serve so. prefill_makes_first_token: those instances do, and it moves with the cache; else the last token of the
     prompt is computed again where the answer is.
+    choices: which kernels a server can be started with; `engine_start.started` makes them, and fills in `started_with`,
+    `longest_context`, and the costs of what was chosen under names of their own, from `walk_factor` to `piece_gap_s`.
     pipeline_in_flight: keeps a batch in every pipeline stage; without, one batch passes them all. pipeline_methods: ways of
     speculation that it runs over pipeline stages, all where absent.
     """
@@ -162,6 +172,14 @@ class ServingEngine(Spec):
     max_num_batched_tokens: Count
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)]
     reserved_bytes: Quantity
+    choices: Choices = Field(default_factory=Choices)
+    started_with: KernelSwitches = Field(default_factory=KernelSwitches)
+    longest_context: Count | None = None
+    walk_factor: Quantity | None = None
+    idle_block_s: Quantity | None = None
+    tile_arithmetic_fraction: Quantity | None = None
+    piece_launch_s: Quantity | None = None
+    piece_gap_s: Quantity | None = None
     measured: Measured = Field(default_factory=Measured)
     correlations: dict[str, dict[str, Annotated[float, Field(gt=-1, lt=1)]]] = Field(default_factory=dict)
     sources: tuple[str, ...] = ()
@@ -171,20 +189,30 @@ class ServingEngine(Spec):
         wrong = []
         if "default" not in self.draft_step_overhead_s:
             wrong.append("draft_step_overhead_s must hold default, for methods that it does not name")
-        if bool(self.unoverlapped_methods) != bool(self.unoverlapped_s):
-            wrong.append("unoverlapped_methods and unoverlapped_s must be given together")
-        versions = [rule.from_compute_capability for rule in self.attention]
-        if not all(re.fullmatch(r"[0-9]+(\.[0-9]+)*", version) for version in versions) or "0" not in versions:
-            wrong.append('attention must hold a rule from_compute_capability "0", and others from versions such as "9.0"')
+        if self.unoverlapped_methods and not self.unoverlapped_s:
+            wrong.append("unoverlapped_methods needs unoverlapped_s: what the host then takes")
+        chosen = self.started_with.attention_backend
+        if chosen is not None and chosen not in self.choices.attention_backends:
+            wrong.append(f"started_with.attention_backend must be one of choices.attention_backends, not {chosen}")
+        forced = self.choices.mixed_heads
+        if forced is not None and forced.backend not in self.choices.attention_backends:
+            wrong.append(f"choices.mixed_heads.backend must be one of choices.attention_backends, not {forced.backend}")
+        for rules in (self.attention, *(backend.rules for backend in self.choices.attention_backends.values())):
+            if "0" not in [rule.from_compute_capability for rule in rules]:
+                wrong.append('attention must hold a rule from_compute_capability "0", and others from versions such as "9.0"')
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
 
     def attention_regime(self, hardware: Hardware) -> AttentionRegime:
         """The kernel that serves several query rows per sequence on this device."""
-        capability = _version(hardware.profile.compute_capability or "0")
-        rules = sorted(self.attention, key=lambda rule: _version(rule.from_compute_capability))
-        return next(rule.regime for rule in reversed(rules) if _version(rule.from_compute_capability) <= capability)
+        return regime_on(self.backend.rules if self.backend is not None else self.attention, hardware)
+
+    @property
+    def backend(self) -> AttentionBackend | None:
+        """The attention kernels that a server was started with, where it says."""
+        chosen = self.started_with.attention_backend
+        return None if chosen is None else self.choices.attention_backends[chosen]
 
     def row_law(self, weights: str, hardware: Hardware) -> RowLaw | None:
         """The first small-row law that names this format and device, None where rows ride along with the weights."""
@@ -206,10 +234,6 @@ class ServingEngine(Spec):
     def all_reduce_kind(self, hardware: Hardware) -> AllReduceKind:
         """PCIe where the device has no faster link, else the engine's kind."""
         return "pcie" if "pcie" in hardware.profile.all_reduce else self.all_reduce
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split("."))
 
 
 def captured_rows(engine: ServingEngine, rows: int, sequences: int, prompts: bool = False) -> int | None:
@@ -238,11 +262,11 @@ def find_engine(name: str, where: str = "", key: str = "engine") -> ServingEngin
     path = resources.file_of("engine", name)
     if path is None:
         raise resources.unknown(where, key, "engine profile", name, resources.ids("engine"))
-    return _load(str(path))
+    return _load(path)
 
 
-@cache
-def _load(path: str) -> ServingEngine:
+@resources.once_per_file
+def _load(path: str | Path) -> ServingEngine:
     return check(ServingEngine, _whole(load_yaml(path)))
 
 

@@ -10,11 +10,15 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from simulator.architecture import (
     ModelArchitecture,
     block_drafter,
+    cache_reader,
+    config_path,
     eagle_head,
     hydra_heads,
     is_same_model,
     medusa_heads,
     mtp_head,
+    published_weights,
+    stored_weights,
 )
 from simulator.draft_policy import BatchTable, ByBatch, Fixed, Policy, table_problems
 from simulator.draft_tree import Tree, TreeShape, read_tree
@@ -22,9 +26,10 @@ from simulator.hardware import Hardware
 from simulator.number_format import FORMATS, WeightFormat
 from simulator.spec import Spec
 
-Method = Literal[
-    "none", "draft_model", "eagle", "eagle3", "medusa", "hydra", "mtp", "ngram", "suffix", "block", "layer_skip", "sparse_kv"
+DraftingMethod = Literal[
+    "draft_model", "eagle", "eagle3", "medusa", "hydra", "mtp", "ngram", "suffix", "block", "layer_skip", "sparse_kv"
 ]  # fmt: skip
+Method = Literal["none", DraftingMethod]
 METHODS: tuple[Method, ...] = get_args(Method)
 METHOD_NAMES = {
     "eagle": "EAGLE", "eagle3": "EAGLE-3", "ngram": "n-gram lookup", "draft_model": "a draft model", "medusa": "Medusa",
@@ -203,7 +208,7 @@ def built_head(target: ModelArchitecture, method: str, gamma: int) -> ModelArchi
     if method in ("eagle", "eagle3"):
         return eagle_head(target, method)
     if method == "mtp":
-        return mtp_head(target)
+        return cache_reader(target) or mtp_head(target)
     if method == "block":
         return block_drafter(target, max(gamma + 1, 16))
     return medusa_heads(target, gamma) if method == "medusa" else hydra_heads(target, gamma)
@@ -228,12 +233,14 @@ def drafts_at_once(drafter: ModelArchitecture) -> tuple[int | None, str]:
     return drafter.num_heads or drafter.n_predict, "heads"
 
 
-def default_drafter_weights(method: str, target_weights: str, wide_dtype: str, stored: str | None = None) -> tuple[str, str]:
+def default_drafter_weights(
+    method: str, target_weights: str, wide_dtype: str, stored: str | None = None, drafter: ModelArchitecture | None = None
+) -> tuple[str, str]:
     """(type of the drafter's weights where nobody says, what to tell the reader of it or ""). `stored`: by its own config.json.
 
     A target that drafts for itself drafts with its own weights. An MTP module comes in its target's checkpoint and is stored
-    as it is, save in NVFP4 checkpoints, whose quantizer leaves it in 16 bit. Other drafters are files of their own, published
-    in 16 bit.
+    as it is, save in NVFP4 checkpoints, whose quantizer leaves it in 16 bit. Other drafters, and modules that read their target's
+    cache, are files of their own, published in 16 bit.
 
     >>> default_drafter_weights("mtp", "q4_k_m", "bf16")[0], default_drafter_weights("eagle3", "q4_k_m", "bf16")[0]
     ('q4_k_m', 'bf16')
@@ -243,13 +250,11 @@ def default_drafter_weights(method: str, target_weights: str, wide_dtype: str, s
     if method in SELF_METHODS or target_weights == "fp32":
         return target_weights, ""
     quantized = FORMATS[target_weights].quantized
-    if method == "mtp" and target_weights not in _MTP_KEPT_WIDE:
+    inside = method == "mtp" and (drafter is None or drafter.kv_source == "own")
+    if inside and target_weights not in _MTP_KEPT_WIDE:
         chosen, why = target_weights, "as its target's checkpoint"
     else:
-        chosen, why = (
-            wide_dtype,
-            "which its quantizer leaves alone" if method == "mtp" else "as stand-alone drafters are published",
-        )
+        chosen, why = (wide_dtype, "which its quantizer leaves alone" if inside else "as stand-alone drafters are published")
     return chosen, f"the drafter's weights are taken as {chosen}, {why}; drafter_weights says otherwise" if quantized else ""
 
 
@@ -264,6 +269,20 @@ def arithmetic_warning(hardware: Hardware, weights: str) -> list[str]:
     if not FORMATS[weights].quantized or not native or used in native:
         return []
     return [f"{hardware.name} has no {native[0]} arithmetic: weights in {weights} are read as such and computed with in {used}"]
+
+
+def mixed_warning(name: str, target: ModelArchitecture, weights: str) -> list[str]:
+    """What a checkpoint of this type is taken to keep in others, where neither its own config nor its owner's says it.
+
+    >>> from simulator.architecture import find_model
+    >>> mixed_warning("google/gemma-4-31B-it", find_model("google/gemma-4-31B-it"), "nvfp4")
+    ['nvfp4 as most checkpoints have it: attention in bf16; a config.json as the target says otherwise']
+    """
+    mixed = target.mixed_as(weights)
+    owners = stored_weights(name) is None and published_weights(name) == weights
+    if mixed is None or owners or config_path(name) is not None:
+        return []
+    return [f"{weights} as most checkpoints have it: {mixed.words}; a config.json as the target says otherwise"]
 
 
 def weights_warning(stated: str | None, stored: str | None) -> list[str]:
@@ -299,8 +318,9 @@ def tokenizer_problem(target: ModelArchitecture, drafter: ModelArchitecture) -> 
     the target's vocabulary and is normal.
     """
     if drafter.kind == "draft_head":
-        # A head that fuses three states of its target may be narrower than the target.
+        # A head that fuses three states of its target, or goes back to the target's width, may be narrower than the target.
         fused = drafter.family == "eagle3" and drafter.fc_input_size == 3 * target.hidden_size
+        fused = fused or drafter.fc_output_size == target.hidden_size
         if fused or drafter.hidden_size == target.hidden_size or drafter.base_model is None:
             return None
         return f"is a head for {drafter.base_model} (width {drafter.hidden_size}), target has width {target.hidden_size}"

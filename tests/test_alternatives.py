@@ -12,6 +12,7 @@ from simulator.__main__ import main
 from simulator.planning import PlanningSpec
 from simulator.questions.capacity import CapacityAnswer, capacity
 from simulator.questions.comparison import compare
+from simulator.reports.best_for import compared_in_words
 from simulator.reports.capacity import capacity_sentences, capacity_summary
 from simulator.reports.capacity_page import capacity_page
 from simulator.reports.exports import exports_of, settings_yaml
@@ -201,11 +202,14 @@ def test_questions_about_one_method_say_which(tmp_path, capsys):
     path = tmp_path / "s.yaml"
     few = {**BASE["workload"], "num_requests": 40}
     path.write_text(yaml.safe_dump({**BASE, "workload": few, "alternatives": [NGRAM]}))
-    for command in (["explain", str(path), "--batch", "8"], ["break-even", str(path)]):
-        assert main(command) == 0
-        assert "about EAGLE-3 alone: run, capacity, sweep and the map of break-even compare the alternatives too" in " ".join(
-            capsys.readouterr().out.split()
-        )
+    assert main(["explain", str(path), "--batch", "8"]) == 0
+    others = "about EAGLE-3 alone: run, capacity, schedule, sweep and the map of break-even compare the alternatives too"
+    assert others in " ".join(capsys.readouterr().out.split())
+    assert main(["break-even", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Fastest at ")  # the map of all methods first
+    assert "\nEAGLE-3 alone: speculation wins" in said
+    assert "Note: about EAGLE-3 alone" not in said
 
 
 def test_a_run_with_alternatives_writes_a_page_of_the_best(tmp_path):
@@ -231,3 +235,11 @@ def test_a_sweep_predicts_every_method(tmp_path, capsys):
     cells = json.loads(capsys.readouterr().out)["cells"]
     names = ["EAGLE-3", "n-gram lookup", "draft model Llama-3.2-1B"]
     assert [[row["method"] for row in cell["rows"]] for cell in cells] == [names, names]
+
+
+def test_what_is_compared_is_grouped_by_method():
+    several = {**NGRAM, "speculation": {**NGRAM["speculation"], "num_speculative_tokens": [1, 2, 4]}}
+    assert compared_in_words(scenario([several, SMALL])) == (
+        "EAGLE-3 with γ = 3; n-gram lookup with γ = 1, 2 and 4; draft model Llama-3.2-1B with goodput-optimal, γ ≤ 2"
+    )
+    assert compared_in_words(scenario(**several)) == "γ = 1, 2 and 4"

@@ -19,7 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibration.measurement import Cell, read_measurements
+from calibration.measurement import Cell
+from calibration.measurement_file import read_measurements
 from simulator.__main__ import main
 from simulator.calibrate.device_fit import fit_measurements
 from simulator.calibrate.durations import Rates, call_seconds
@@ -351,7 +352,7 @@ def test_a_kill_at_any_moment_loses_nothing_and_an_interrupt_says_how_to_go_on(
     assert "--resume" in said
     assert "Traceback" not in said
 
-    total = (read_measurements(path, unfinished=True).elapsed_s + 12) / 60
+    total = (read_measurements(path, unfinished=True).elapsed_s + 8) / 60
     finished = run(tmp_path, "--minutes", str(total), "--resume", *tiny)
     shown, said = finished.communicate(timeout=400)
     assert finished.returncode == 0, said
@@ -388,13 +389,13 @@ def test_a_kill_at_any_moment_loses_nothing_and_an_interrupt_says_how_to_go_on(
     assert main(["calibrate", "--resume", "--minutes", "0.1", "--out", str(profile), *tiny]) == 2
     assert "--minutes: must be more than the" in capsys.readouterr().err
     finished_bytes = path.read_bytes()
-    extended = run(tmp_path, "--minutes", str(total + 0.4), "--resume", *tiny)
+    extended = run(tmp_path, "--minutes", str(total + 0.1), "--resume", *tiny)
     _, said = extended.communicate(timeout=400)
     assert extended.returncode == 0, said
     assert path.read_bytes().startswith(finished_bytes)
     longer = read_measurements(path)
     assert longer.finished
-    assert longer.minutes == pytest.approx(total + 0.4)
+    assert longer.minutes == pytest.approx(total + 0.1)
     assert sum(len(each.seconds) for each in longer.measurements) > sum(len(each.seconds) for each in file.measurements)
     assert f"for {longer.minutes:g} min" in profile.read_text()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -77,6 +78,7 @@ def test_list_names_what_is_known(kind, capsys):
     [
         (["run", "none.yaml"], "none.yaml"),
         (["run", "quickstrat"], "did you mean quickstart"),
+        (["run", "elsewhere/scenarios/quickstart.yaml"], "did you mean quickstart"),
         (["preidct"], "predict"),
         (["predict", "--bacth", "3"], "--batch"),
         (["predict", "--hardware", "h100_smx", "--target", "llama-3.1-8b", "--method", "eagle3", "--num-speculative-tokens", "3"], "did you mean h100_sxm"),
@@ -181,14 +183,18 @@ def test_ctrl_c_while_the_libraries_load_leaves_no_traceback():
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
-def test_a_run_that_is_ended_leaves_nothing_half_written(small, tmp_path, number, code):
+@pytest.mark.parametrize(
+    ("number", "code", "before"),
+    [("SIGTERM", 143, ""), ("SIGINT", 130, "files.run_figures = files.break_even_figures = lambda *_: ()\n")],
+    ids=["SIGTERM", "SIGINT, with no figures to draw"],
+)
+def test_a_run_that_is_ended_leaves_nothing_half_written(small, tmp_path, number, code, before):
     done = in_a_process(
         "import os, signal, sys\n"
         "from simulator.__main__ import main\n"
         "from simulator.reports import files\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a parent in the background would have it ignored
-        f"files._write_records = lambda path, result: os.kill(os.getpid(), signal.{number})\n"
+        f"{before}files._write_records = lambda path, result: os.kill(os.getpid(), signal.{number})\n"
         f"sys.exit(main(['run', {str(small)!r}, '--out', {str(tmp_path / 'out')!r}]))\n"
     )
     assert done.returncode == code, done.stderr
@@ -203,6 +209,11 @@ def test_an_empty_name_is_not_the_working_folder(arguments, tmp_path, monkeypatc
     assert code == 2
     assert "must be a name" in shown
     assert list(tmp_path.iterdir()) == []
+
+
+def test_versions_are_said(capsys):
+    assert main(["--version"]) == 0
+    assert re.match(r"specsim \S+ \(python 3\..*numpy .*simpy ", capsys.readouterr().out)
 
 
 def test_aliases_are_listed(capsys):

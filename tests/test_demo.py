@@ -17,7 +17,7 @@ def test_without_torch_one_message_says_how_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     code, shown = run_quietly(["demo"])
     assert code == 2
-    assert shown.strip() == "demo: needs torch, which is not installed: pip install 'specsim[calibrate]'"
+    assert shown.strip() == "demo: needs torch, not installed: pip install 'specsim[calibrate]'"
 
 
 class TestWithTorch:

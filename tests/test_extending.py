@@ -12,6 +12,7 @@ from simulator.__main__ import main
 from simulator.cost import drafting
 from simulator.hardware import HardwareOverride, find_hardware, override
 from simulator.prediction import resolving
+from simulator.serving_engine import find_engine
 from simulator.spec import check, parse_yaml
 
 TEXT = (Path(__file__).parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -89,3 +90,17 @@ def test_the_new_method_is_priced_by_the_command_shown(
         predicted_r([method if word == "pairs" else word for word in command], capsys) for method in ("pairs", "draft_model")
     )
     assert pairs < one_by_one, "half the passes cost less than all of them"
+
+
+def test_a_profile_that_was_changed_is_read_anew(device: Path) -> None:
+    """In one Python session: what is remembered of a file holds until the file is another."""
+    before = find_hardware(str(device)).memory_bytes
+    device.write_text(
+        re.sub(r"(memory_bytes: \{value: )\S+,", r"\g<1>123e9,", device.read_text(encoding="utf-8")), encoding="utf-8"
+    )
+    assert before != find_hardware(str(device)).memory_bytes == 123e9
+    engine = device.with_name("mine.yaml")
+    engine.write_text("based_on: vllm\nmax_num_batched_tokens: 1111\n", encoding="utf-8")
+    assert find_engine(str(engine)).max_num_batched_tokens == 1111
+    engine.write_text("based_on: vllm\nmax_num_batched_tokens: 22222\n", encoding="utf-8")
+    assert find_engine(str(engine)).max_num_batched_tokens == 22222

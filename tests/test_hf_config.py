@@ -27,6 +27,10 @@ QWEN3_MOE = {
     "head_dim": 128, "model_type": "qwen3_moe",
 }  # fmt: skip
 QWEN3_8B_LAYER = dense(4096, 1, 32, 8, 12288, 151936, head_dim=128, model_type="llama")
+GEMMA4 = {
+    "model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512, "attention_k_eq_v": True, "sliding_window": 1024,
+    "hidden_size_per_layer_input": 0,
+}  # fmt: skip
 KNOWN: dict[str, dict[str, Any]] = {
     "meta-llama/Llama-3.1-8B": LLAMA_8B,
     "meta-llama/Llama-3.2-1B": dense(2048, 16, 32, 8, 8192, 128256, model_type="llama", head_dim=64, tie_word_embeddings=True),
@@ -70,6 +74,25 @@ KNOWN: dict[str, dict[str, Any]] = {
         "text_config": {
             "model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
             "sliding_window": 1024, "sliding_window_pattern": 6,
+        },
+    },
+    "google/gemma-4-26B-A4B-it": {
+        "model_type": "gemma4", "text_config": dense(2816, 30, 16, 8, 2112, 262144, **GEMMA4) | {
+            "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 5, "num_global_key_value_heads": 2,
+            "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704,
+        },
+    },
+    "google/gemma-4-31B-it": {
+        "model_type": "gemma4", "text_config": dense(5376, 60, 32, 16, 21504, 262144, **GEMMA4) | {
+            "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 10, "num_global_key_value_heads": 4,
+            "num_experts": None, "top_k_experts": None,
+        },
+    },
+    "google/gemma-4-31B-it-assistant": {
+        "model_type": "gemma4_assistant", "backbone_hidden_size": 5376, "use_ordered_embeddings": False,
+        "text_config": dense(1024, 4, 32, 16, 8192, 262144, **GEMMA4) | {
+            "layer_types": ["sliding_attention"] * 3 + ["full_attention"], "num_global_key_value_heads": 4,
+            "num_kv_shared_layers": 4,
         },
     },
     "openai/gpt-oss-20b": dense(
@@ -201,7 +224,7 @@ def test_a_quantization_beside_the_config_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (LLAMA_8B | {"model_type": "gemma4"}, r"model_type: must be a family that is priced; .* \(got 'gemma4'\); did you mean gemma\d"),
+        (LLAMA_8B | {"model_type": "gemma5"}, r"model_type: must be a family that is priced; .* \(got 'gemma5'\); did you mean gemma\d"),
         ({"architectures": ["NewForCausalLM"]}, "got 'NewForCausalLM'"),
         ({key: value for key, value in LLAMA_8B.items() if key != "vocab_size"}, r"config\.json: vocab_size: must be given"),
         ({key: value for key, value in KNOWN["Qwen/Qwen3-30B-A3B"].items() if key != "moe_intermediate_size"}, "moe_intermediate_size: must be given"),
@@ -209,6 +232,7 @@ def test_a_quantization_beside_the_config_counts(tmp_path: Path) -> None:
         (KNOWN["deepseek-ai/DeepSeek-V3"] | {"moe_layer_freq": 2}, "moe_layer_freq: must be 1 or a list"),
         (KNOWN["Qwen/Qwen3-8B"] | {"layer_types": ["spiral_attention"] * 36}, "layer_types: must consist of .* not spiral_attention"),
         (LLAMA_8B | {"model_type": "opt", "word_embed_proj_dim": 512}, "word_embed_proj_dim: must be the hidden_size"),
+        (KNOWN["google/gemma-4-31B-it"]["text_config"] | {"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input: must be 0"),
         (LLAMA_8B | {"hidden_size": "4096"}, "hidden_size: must be a whole number"),
         (LLAMA_8B | {"layer_types": 3}, "layer_types: must be a list of names, one a layer .got 3"),
         (LLAMA_8B | {"num_hidden_layers": 10**12}, "num_hidden_layers: must be a whole number from 0 to 10000 .got 1000000000000"),
@@ -242,3 +266,59 @@ def test_a_file_that_is_no_json_is_refused(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(SpecError, match=r"config\.json: must be JSON"):
         find_model(str(path))
+
+
+def layers_of(names: str, layers: int) -> list[str]:
+    return [names.format(layer) for layer in range(layers)]
+
+
+MIXED: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
+    # (known model, quantization_config, hf_quant_config.json beside it), as published.
+    "gpt-oss": (
+        "openai/gpt-oss-20b",
+        {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"]}, None,
+    ),
+    "wildcards by layer": (
+        "google/gemma-4-26B-A4B-it",
+        {"quant_algo": "NVFP4", "ignore": [
+            "lm_head", "model.vision_tower*", *layers_of("model.language_model.layers.{}.mlp*", 30),
+            *layers_of("model.language_model.layers.{}.router*", 30), *layers_of("model.language_model.layers.{}.self_attn*", 30),
+        ]}, None,
+    ),
+    "regular expressions": (
+        "moonshotai/Kimi-K2.5",
+        {"config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}},
+         "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]}, None,
+    ),
+    "module by module": (
+        "Qwen/Qwen3.5-27B", {"quant_algo": "MIXED_PRECISION"},
+        {"quantization": {"quant_algo": "MIXED_PRECISION", "quantized_layers": {
+            **{name: {"quant_algo": "FP8"} for name in layers_of("model.language_model.layers.{}.linear_attn.in_proj_qkv", 64)},
+            **{name: {"quant_algo": "FP8"} for name in layers_of("model.language_model.layers.{}.linear_attn.out_proj", 64)},
+            **{name: {"quant_algo": "W4A16_NVFP4"} for name in layers_of("model.language_model.layers.{}.mlp.gate_proj", 64)},
+        }}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", MIXED)
+def test_parts_that_a_quantizer_left_alone_are_read(form: str, tmp_path: Path) -> None:
+    name, quantization, beside = MIXED[form]
+    path = written(tmp_path, KNOWN[name] | {"quantization_config": quantization})
+    if beside is not None:
+        (path.parent / "hf_quant_config.json").write_text(json.dumps(beside))
+    read, known = read_config(path), find_model(name)
+    weights = read.weights or ""
+    assert weights in [mixed.weights for mixed in known.mixed_weights]
+    for part in ("attention", "attention_output", "mlp"):
+        assert read.architecture.format_of(part, weights) == known.format_of(part, weights)  # type: ignore[arg-type]
+
+
+def test_a_quantizer_that_left_nothing_alone_mixes_nothing(tmp_path: Path) -> None:
+    read = read_config(written(tmp_path, KNOWN["google/gemma-4-31B-it"] | {"quantization_config": {"quant_algo": "NVFP4"}}))
+    assert (read.weights, read.architecture.mixed_weights) == ("nvfp4", ())
+
+
+def test_patterns_that_are_no_patterns_match_nothing(tmp_path: Path) -> None:
+    wrong = {"quant_algo": "NVFP4", "ignore": ["re:(", 3, "", "layers."]}
+    assert read_config(written(tmp_path, LLAMA_8B | {"quantization_config": wrong})).architecture.mixed_weights == ()

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simulator.__main__ import main
-from simulator.acceptance.profiles import read_profile
+from simulator.acceptance import read_profile
 from simulator.interchange import measured_file
 from simulator.interchange.detection import FORMATS, format_of, read_files
 from simulator.interchange.observed import ObservedRun

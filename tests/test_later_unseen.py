@@ -11,6 +11,7 @@ import pytest
 
 from simulator import resources
 from simulator.__main__ import main
+from simulator.cost.never_fitted import sets_latest_first
 from simulator.prediction.resolving import resolve
 from simulator.questions.published_cases import BUILT_ON, FOLDER, UNSEEN, by, published_cases, table_path
 from simulator.questions.unseen_runs import LaterSet, later_sets
@@ -19,9 +20,12 @@ from simulator.spec import SpecError
 from simulator.validate.published import freeze_next, write_unseen
 
 # Of each set: runs, families, devices, losses, runs of more than eight sequences.
-COUNTS = {2: (44, 13, 13, 11, 4), 3: (94, 23, 14, 17, 23)}
+COUNTS = {2: (44, 13, 13, 11, 4), 3: (94, 23, 14, 17, 23), 4: (127, 28, 24, 26, 25)}
 # Where laboratories post to one repository: sources are told apart by the thread.
-SHARED = ("vllm-project/vllm", "sgl-project/sglang", "ml-explore/mlx-lm", "ggml-org/llama.cpp", "NVIDIA/TensorRT-LLM")
+SHARED = (
+    "vllm-project/vllm", "vllm-project/speculators", "sgl-project/sglang", "ml-explore/mlx-lm", "ggml-org/llama.cpp",
+    "NVIDIA/TensorRT-LLM", "LostRuins/koboldcpp", "z-lab/dflash",
+)  # fmt: skip
 
 
 def source(citation: str) -> str:
@@ -44,10 +48,13 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     for number in (2, 3, 11):
         (folder / LaterSet(number).table).write_text("".join(lines[: number + 2]), encoding="utf-8")
     old = resources.folder
-    published_cases.cache_clear()
+    kept = (published_cases, sets_latest_first)
+    for each in kept:
+        each.cache_clear()
     monkeypatch.setattr(resources, "folder", lambda kind: folder if kind == FOLDER else old(kind))
     yield folder
-    published_cases.cache_clear()
+    for each in kept:
+        each.cache_clear()
 
 
 @pytest.mark.parametrize("number", COUNTS)
@@ -61,7 +68,7 @@ def test_runs_are_many_cited_named_once_and_of_many_families(number: int) -> Non
     assert max(map(len, families.values())) <= 8
     assert all("/" in case.citation or "public index file" in case.citation for case in cases)
     # A round costs no less than a plain step, whoever measured it.
-    assert all(case.measured_r > 1.1 for case in cases)
+    assert all(case.measured_r > 1 for case in cases)
 
 
 def test_every_set_is_counted_above() -> None:

@@ -23,14 +23,14 @@ DOUBTFUL = {
 }
 BUILT = "no drafter named: block drafting by a module built from the target"
 NEVER_FITTED = "published runs never fitted"
-ABOUT_ONE = "alone: run, capacity, sweep and the map of break-even compare the alternatives too"
+ABOUT_ONE = "alone: run, capacity, schedule, sweep and the map of break-even compare the alternatives too"
 PRICED = (BUILT, "never measured against in MLX", NEVER_FITTED)
 VERBS = {
     ("run",): PRICED,
     ("capacity", "--repetitions", "1"): PRICED,
-    ("schedule",): (*PRICED, ABOUT_ONE),
+    ("schedule",): PRICED,
     ("explain",): (*PRICED, ABOUT_ONE),
-    ("break-even",): (*PRICED, ABOUT_ONE),
+    ("break-even",): PRICED,
     ("compare", "--by", "quantize"): (*PRICED, ABOUT_ONE),
     ("sweep", "--question", "predict", "--set", "seed=1,2"): PRICED,
     ("export", "--engine", "vllm"): ("was measured on meta-llama/Llama-3.1-8B-Instruct, not on Qwen/Qwen3-8B", ABOUT_ONE),

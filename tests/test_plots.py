@@ -20,19 +20,20 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from simulator import theory
+from simulator.plots import best_gamma, rates, rounds, speedup, style, tornado, traffic
 from simulator.plots import break_even as break_even_plots
 from simulator.plots import figures as page_figures
-from simulator.plots import rates, rounds, style, tornado, traffic
 from simulator.plots.words import provenance, source_counts
+from simulator.prediction import OperatingPoint
 from simulator.printed_numbers import milliseconds, significant
 from simulator.questions.break_even import BestGamma, BreakEven, BreakEvenPoint, break_even
 from simulator.questions.capacity import capacity
-from simulator.questions.explanation import explain
+from simulator.questions.explanation import explain, explain_point
 from simulator.questions.load_curve import load_curve
 from simulator.questions.sensitivity import sensitivity
 from simulator.scenario import Scenario, scenario_of
 from simulator.simulation import SimulationResult, simulate
-from simulator.spec import parse_yaml
+from simulator.spec import Document, parse_yaml
 
 SCENARIO = """
 hardware: h100_sxm
@@ -137,7 +138,7 @@ def test_a_figure_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path
 
 def test_drawing_leaves_the_settings_of_matplotlib_alone(result: SimulationResult) -> None:
     before = dict(matplotlib.rcParams)
-    rounds.speedup_figure(result)
+    speedup.speedup_figure(result)
     assert dict(matplotlib.rcParams) == before
 
 
@@ -268,12 +269,12 @@ def test_open_acceptance_is_drawn_as_the_methods_measured_band() -> None:
     assert 0 < band[0] < band[1] <= 1
     assert not opened.best
     with pytest.raises(ValueError, match="states its acceptance"):
-        break_even_plots.best_gamma_map(opened)
+        best_gamma.best_gamma_map(opened)
 
 
 def test_the_map_names_gamma_and_speedup_in_each_cell_and_hatches_what_does_not_fit() -> None:
     cells = (BestGamma(1, 512, 3, 1.62, True), BestGamma(8, 512, 0, 0.91, True), BestGamma(64, 512, 2, 1.2, False))
-    axes = break_even_plots.draw_best_gamma(Figure().subplots(), cells)
+    axes = best_gamma.draw_best_gamma(Figure().subplots(), cells)
     assert [text.get_text() for text in axes.texts] == ["γ = 3", "1.62×", "off", "0.910×", "γ = 2", "1.20×"]
     hatched = [patch for patch in axes.patches if isinstance(patch, Rectangle) and patch.get_hatch()]
     assert [patch.get_x() for patch in hatched] == [1.5]
@@ -284,8 +285,8 @@ def test_the_map_names_gamma_and_speedup_in_each_cell_and_hatches_what_does_not_
 
 
 def test_the_speedup_line_crosses_one_at_r_and_the_textbook_never_lies_below_it(result: SimulationResult) -> None:
-    comparison = rounds.best_of(result)
-    table = rounds.speedup_table(comparison)
+    comparison = speedup.best_of(result)
+    table = speedup.speedup_table(comparison)
     assert np.interp(comparison.r.value, table.mean_acceptance_length, table.speedup) == pytest.approx(1)
     assert (table.low < table.speedup).all()
     assert (table.speedup < table.high).all()
@@ -294,7 +295,7 @@ def test_the_speedup_line_crosses_one_at_r_and_the_textbook_never_lies_below_it(
 
 
 def test_the_break_even_is_marked_at_r(figures: dict[str, Figure], result: SimulationResult) -> None:
-    comparison = rounds.best_of(result)
+    comparison = speedup.best_of(result)
     axes = figures["speedup"].axes[0]
     assert [(comparison.r.value, 0), (comparison.r.value, 1)] in [points_of(line) for line in axes.lines]
     assert f"R = {significant(comparison.r.value)}" in texts(figures["speedup"])
@@ -302,7 +303,7 @@ def test_the_break_even_is_marked_at_r(figures: dict[str, Figure], result: Simul
 
 
 def test_bars_sum_to_plain_step_round_and_round_per_token(result: SimulationResult) -> None:
-    comparison = rounds.best_of(result)
+    comparison = speedup.best_of(result)
     plain, one_round, per_token = rounds.round_table(comparison.round, comparison.mean_acceptance_length)
     assert plain.seconds == pytest.approx(comparison.round.plain_step_s)
     assert one_round.seconds == pytest.approx(comparison.r.value * plain.seconds)
@@ -311,7 +312,7 @@ def test_bars_sum_to_plain_step_round_and_round_per_token(result: SimulationResu
 
 
 def test_figures_of_a_comparison_need_speculation(plain_result: SimulationResult) -> None:
-    for draw in (rounds.speedup_figure, rounds.round_figure):
+    for draw in (speedup.speedup_figure, rounds.round_figure):
         with pytest.raises(ValueError, match="needs a scenario with speculation"):
             draw(plain_result)
 
@@ -387,6 +388,21 @@ def test_an_explained_round_is_the_one_of_the_explanation() -> None:
     assert answer.speedup is not None
     assert plain.seconds / per_token.seconds == pytest.approx(answer.speedup.value)
     assert len(rounds.round_table(answer.cost, None)) == 2
+
+
+def test_no_two_terms_of_a_round_look_alike_however_many_exchange_over_nodes() -> None:
+    """A mixture over stages, ranks and nodes has more terms on the device than the palette has blues."""
+    point = OperatingPoint(
+        hardware="h100_sxm", engine="vllm", target_model="Qwen/Qwen3-235B-A22B", precision="bf16", method="eagle3",
+        num_speculative_tokens=3, batch=64, context_len=8192, tensor_parallel_size=4, pipeline_parallel_size=4,
+        data_parallel_size=2, expert_parallel=True, nodes=4, mean_acceptance_length=2.5,
+    )  # fmt: skip
+    answer = explain_point(point, Document("", point.model_dump(exclude_none=True)))
+    bars, host = rounds.round_table(answer.cost, answer.mean_acceptance_length), rounds.host_terms(answer.cost)
+    names = list(dict.fromkeys(name for bar in bars for name, _ in bar.terms))
+    assert len([name for name in names if not name.startswith("draft") and name not in {rounds.OTHER, *host}]) > 6
+    assert len(set(rounds.term_colours(names, host).values())) == len(names)
+    rounds.draw_round(Figure().subplots(), bars, host)
 
 
 def test_latency_rises_with_the_rate_and_the_own_rate_is_marked(result: SimulationResult) -> None:

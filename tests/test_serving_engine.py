@@ -46,7 +46,7 @@ def test_own_numbers_replace_the_base(tmp_path: Path) -> None:
 
 
 def test_what_is_not_overlapped_is_given_with_its_methods(tmp_path: Path) -> None:
-    assert "together" in refused(tmp_path, "based_on: generic\nschema_version: 1\nunoverlapped_methods: [ngram]\n")
+    assert "needs unoverlapped_s" in refused(tmp_path, "based_on: generic\nschema_version: 1\nunoverlapped_methods: [ngram]\n")
 
 
 def test_a_changed_ladder_forgets_the_sizes_of_the_old_one():

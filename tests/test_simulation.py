@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from simulator import theory
+from simulator.cost.step_scale import StepScale, upkeep_high
 from simulator.scenario import Scenario, scenario_of
 from simulator.serving import ServingResult, serve, summarise
 from simulator.simulation import Server, SimulationResult, simulate, speculative_servers
@@ -301,6 +302,7 @@ SPREAD = {
 SHARING = {**LONG, "shared_prefix_tokens": 400}
 SESSIONS = {**workload(rate_per_s=8.0), "sessions": {"turns": 3, "think_time_s": 0.5}}
 IMPATIENT = workload(rate_per_s=8.0, output={"distribution": "uniform", "low": 10, "high": 300})
+PAIR = {"hardware": "a30", "parallel": {"tensor_parallel_size": 2}}
 SWAPPING = {**TIGHT, "limits": {"preemption": "swap"}}
 APART = {"hardware": "rtx_4090", "link_latency_s": 0.0002}
 ELSEWHERE = {"speculation": {**SMALL_DRAFT, "draft_device": APART}}
@@ -419,6 +421,12 @@ BINDING = {
     "limits.preemption": (TIGHT, SWAPPING),
     "limits.swap_space_bytes": (SWAPPING, {**TIGHT, "limits": {"preemption": "swap", "swap_space_bytes": 1e8}}),
     "hardware.host_link_bandwidth_bytes_per_s": (SWAPPING, {**SWAPPING, "hardware": {**TIGHT["hardware"], "host_link_bandwidth_bytes_per_s": 1e9}}),
+    "hardware.link_bandwidth_bytes_per_s": (PAIR, {**PAIR, "hardware": {"base": "a30", "link_bandwidth_bytes_per_s": 1e9}}),
+    "hardware.link_topology": (PAIR, {**PAIR, "hardware": {"base": "a30", "link_topology": "pcie"}}),
+    "hardware.peer_to_peer": (
+        {**PAIR, "hardware": {"base": "a30", "link_topology": "pcie"}},
+        {**PAIR, "hardware": {"base": "a30", "link_topology": "pcie", "peer_to_peer": False}},
+    ),
     "speculation.draft_layers": ({"speculation": LAYER_SKIP}, {"speculation": {**LAYER_SKIP, "draft_layers": 16}}),
     "speculation.draft_kv_tokens": ({"speculation": SPARSE_KV, "workload": LONG}, {"speculation": {**SPARSE_KV, "draft_kv_tokens": 64}, "workload": LONG}),
     "hardware.expert_bandwidth_fraction": (MOE, {**MOE, "hardware": {"base": "h200_sxm", "expert_bandwidth_fraction": 0.5}}),
@@ -444,6 +452,7 @@ SLOWER = (
     "workload.arrivals.rate_per_s", "workload.arrivals.users", "workload.lengths", "limits.max_num_seqs", "speculation.draft_layers",
     "hardware.expert_bandwidth_fraction", "hardware.expert_overhead_s", "hardware.state_overhead_s", "hardware.state_row_s",
     "acceptance.structured_output", "limits.prefix_caching", "hardware.host_link_bandwidth_bytes_per_s",
+    "hardware.link_bandwidth_bytes_per_s", "hardware.peer_to_peer",
     "parallel.disaggregated_prefill.hardware", "parallel.disaggregated_prefill.link.bandwidth_bytes_per_s",
     "parallel.disaggregated_prefill.link.latency_s", "parallel.disaggregated_prefill.max_num_batched_tokens",
 )  # fmt: skip
@@ -643,7 +652,7 @@ def test_a_one_token_answer_meets_any_limit_on_time_per_token():
 def test_a_scaled_round_leaves_prompts_as_they_are():
     """The doubt of R is of decoding: prefills, the draft's included, take the same time however wide it is."""
     pricer = scenario().deployment.pricer()
-    scaled = replace(pricer, round_scale=1.5)
+    scaled = replace(pricer, scale=StepScale(1.5))
     base, more = pricer.price([(500, 3)] * 4, [(256, 0)], 1), scaled.price([(500, 3)] * 4, [(256, 0)], 1)
     assert [name for name, _ in base.terms] == [name for name, _ in more.terms]
     names = {name for name, _ in base.terms}
@@ -653,6 +662,45 @@ def test_a_scaled_round_leaves_prompts_as_they_are():
     assert more.seconds == pytest.approx(sum(seconds for _, seconds in more.terms))
     contexts = (2000, 2000, 500)
     assert scaled.alike(4, 3).one(*contexts)[0] == pytest.approx(1.5 * pricer.alike(4, 3).one(*contexts)[0])
+
+
+def test_a_scaled_round_leaves_steps_without_drafts_as_they_are():
+    """Nobody drafts: a plain step and the upkeep of the drafter's cache, which has a doubt of its own; in both ways to price."""
+    pricer = scenario().deployment.pricer()
+    plain_s, contexts = scenario().deployment.plain().pricer().price([(500, 0)] * 4, (), 0).seconds, (2000, 2000, 500)
+    upkeep_s = dict(pricer.price([(500, 0)] * 4, (), 0).terms)["draft_cache_upkeep"]
+    for scale in (StepScale(1.5), StepScale(1.5, 4.0), StepScale(1.0, 4.0)):
+        scaled = replace(pricer, scale=scale)
+        expected = pytest.approx(plain_s + scale.upkeep * upkeep_s)
+        assert scaled.price([(500, 0)] * 4, (), 0).seconds == expected
+        assert scaled.alike(4, 0).one(*contexts)[0] == expected
+        assert scaled.price([(500, 3)] + [(500, 0)] * 3, (), 0).seconds == pytest.approx(
+            scale.round * pricer.price([(500, 3)] + [(500, 0)] * 3, (), 0).seconds
+        )
+
+
+@pytest.mark.parametrize("policy", [{"kind": "off_above", "batch": 1}, {"kind": "acceptance_window", "window": 10, "least": 4.0}])
+def test_a_policy_that_rests_has_no_doubt_of_rounds(policy):
+    """What never drafts costs what it keeps warm, and is unsure of that alone: of the engine, the method and R nothing is asked.
+    A policy that tries, and gives up, keeps the doubt of what it tried."""
+    spec = {**BASE["speculation"], "policy": policy}
+    # Of this method no run of the engine was measured, so that R is doubted widely.
+    load = workload("closed_loop", users=2, requests=30, output=150)
+    asked = {"acceptance": {"acceptance_rate": 0.0}, "workload": load, "engine": "trtllm"}
+    always, rests = (simulate(scenario(**asked, **more)).comparisons[0] for more in ({}, {"speculation": spec}))
+    upkeep = 1 / rests.gain.value - 1
+    assert always.gain.high / always.gain.low > 1.3
+    if policy["kind"] == "off_above":
+        assert 0 < upkeep < 0.05
+        for estimate in (rests.gain, rests.tpot):
+            assert estimate.high == pytest.approx(estimate.value, rel=1e-6)
+            assert estimate.low == pytest.approx(1 / (1 + upkeep * upkeep_high()), rel=0.01)
+        full = always.variant.saturation
+        assert 0.5 < full.drafting_share == pytest.approx(1 - full.prefill_share)
+        assert rests.variant.saturation.drafting_share == 0  # what of its doubt is R's
+    else:
+        assert rests.variant.off_share > 0.5
+        assert always.gain.high / always.gain.low > rests.gain.high / rests.gain.low > 1.0
 
 
 # ------------------------------------------------------------------------------------------------- what a verdict is about

@@ -2,9 +2,11 @@
 
 Read `laws.py` for what a law is, `path.py` for how one request looks up its acceptance, `traces.py` for exact replay,
 `trace_files.py` and `trace_summary.py` for traces on disk and in numbers, `law_fits.py` for the laws that fit one,
-`rates.py` for the numbers engines print, `profiles.py` for measured acceptance, `section.py` for a scenario's section.
+`rates.py` for the numbers engines print, `profiles.py` and `bands.py` for measured acceptance, `section.py` for a scenario's
+section.
 """
 
+from simulator.acceptance.bands import AcceptanceBand, band_for, measured_lengths
 from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, MarkovAcceptance, PerPositionAcceptance
 from simulator.acceptance.path import AcceptancePath, Texts
 from simulator.acceptance.population import (
@@ -14,15 +16,8 @@ from simulator.acceptance.population import (
     equal_mixture,
     spread_over_requests,
 )
-from simulator.acceptance.profiles import (
-    AcceptanceBand,
-    Profile,
-    ProfileSpec,
-    band_for,
-    measured_lengths,
-    read_profile,
-    shipped_profiles,
-)
+from simulator.acceptance.profile_spec import ProfileSpec
+from simulator.acceptance.profiles import Profile, read_profile, shipped_profiles
 from simulator.acceptance.rates import (
     AcceptanceCounters,
     conditional_from_survival,

@@ -26,7 +26,9 @@ FIRST_ROUND = 1  # the first token comes with the prompt
 
 
 class Rounds(NamedTuple):
-    """Consecutive rounds of a text: the tokens emitted before each and after the last, and the `tokens` that each emits."""
+    """Consecutive rounds of a text: the tokens emitted before each and, were the text longer, after the last; and the `tokens`
+    that each emits, the last no more than there are.
+    """
 
     starts: Positions
     tokens: Positions
@@ -41,8 +43,8 @@ class AcceptancePath:
         self._flags, self._proposals = flags, proposals
         self._output_tokens = max(1, output_tokens)
         self._positions = self._depth = 0  # what the arrays cover so far
-        self._runs: list[int] = []
-        self._limits: list[int] = []
+        self._runs: Sequence[int] = ()
+        self._limits: Sequence[int] = ()
         self._texts: tuple[Texts, int] | None = None
 
     def changed(self, change: Callable[[Flags, int, int], Flags]) -> AcceptancePath:
@@ -75,11 +77,7 @@ class AcceptancePath:
             if found.starts[index] == begin:
                 return Rounds(found.starts[index:], found.tokens[index:])
         flags = self._flags(end, drafted)
-        if flags.ndim == 2:
-            return _walked(flags, begin)
-        starts = _starts_along(flags[begin:], 0, drafted)
-        starts = starts[: 1 + starts.searchsorted(end - begin)]
-        return Rounds(begin + starts, starts[1:] - starts[:-1])
+        return _walked(flags, begin) if flags.ndim == 2 else _each_along([flags[begin:]], begin, drafted)[0]
 
     def proposed(self, position: int, num_speculative_tokens: int) -> int:
         """How many drafts, at most γ, the drafter proposes after `position` emitted tokens; 0 where it finds none."""
@@ -118,24 +116,27 @@ def _walked(flags: Flags, begin: int) -> Rounds:
     starts = [begin]
     while starts[-1] < len(flags):
         starts.append(following[starts[-1]])
-    return Rounds(np.array(starts), np.diff(starts))
+    return Rounds(np.array(starts), np.diff(np.minimum(starts, len(flags))))
 
 
-def _starts_along(flags: Flags, begins: int | Positions, drafted: int) -> Positions:
+def _starts_along(flags: Flags, begins: Positions, drafted: int) -> Positions:
     """Where rounds start along texts of which draft and target agree on some tokens, whatever rounds they lie in.
 
     Behind a token on which they do not a round starts in any case, be it a draft that was rejected or a bonus token. From there
-    on each takes 1 + `drafted` tokens, up to the next such token. begins: where texts begin, the first of several at 0.
+    on each takes 1 + `drafted` tokens, up to the next such token. begins: where texts begin.
     """
-    starts = np.arange(len(flags) + 1, dtype=np.int32)
-    since = np.zeros(len(flags) + 1, dtype=np.int32)
-    np.multiply(starts[1:], ~flags, out=since[1:])
-    since[begins] = begins
-    np.maximum.accumulate(since, out=since)
-    np.subtract(starts, since, out=since)
-    np.remainder(since, 1 + drafted, out=since)
-    found: Positions = (since == 0).nonzero()[0]
-    return found
+    sure = np.empty_like(flags)
+    np.logical_not(flags[:-1], out=sure[1:])
+    sure[begins] = True
+    found: Positions = sure.nonzero()[0]
+    rounds = np.diff(found, append=len(flags))  # tokens up to the next sure start
+    rounds += drafted
+    rounds //= 1 + drafted
+    before = np.cumsum(rounds)
+    before -= rounds
+    starts = np.repeat(found - (1 + drafted) * before, rounds)
+    starts += np.arange(0, (1 + drafted) * len(starts), 1 + drafted)
+    return starts
 
 
 class Texts:
@@ -156,24 +157,29 @@ class Texts:
         found = self._rounds.get(drafted)
         if found is None:
             flags = [flags(output_tokens, drafted) for flags, output_tokens in self._texts]
-            along = iter(_each_along([text[FIRST_ROUND:] for text in flags if text.ndim == 1], drafted))
+            along = iter(_each_along([text[FIRST_ROUND:] for text in flags if text.ndim == 1], FIRST_ROUND, drafted))
             found = [next(along) if text.ndim == 1 else _walked(text, FIRST_ROUND) for text in flags]
             self._rounds[drafted] = found
         return found[place]
 
 
-def _each_along(texts: Sequence[Flags], drafted: int) -> list[Rounds]:
-    """The rounds of each text from its first on; its last `drafted` tokens lie past its end."""
+# Stands behind each of several texts, so that where one ends is not where the next begins.
+_BEHIND = np.zeros(1, dtype=np.bool_)
+
+
+def _each_along(texts: Sequence[Flags], begin: int, drafted: int) -> list[Rounds]:
+    """The rounds of each text, the first after `begin` tokens of it; its last `drafted` tokens lie past its end."""
     if not texts:
         return []
     lengths = np.array([len(text) for text in texts])
-    ends = np.cumsum(lengths)
-    begins = ends - lengths
-    starts = _starts_along(np.concatenate(texts), begins, drafted)
-    tokens = starts[1:] - starts[:-1]
-    first, last = starts.searchsorted(begins).tolist(), starts.searchsorted(ends - drafted).tolist()
-    before = (begins - FIRST_ROUND).tolist()  # emitted tokens are counted from the text's own beginning
-    return [Rounds(starts[i : j + 1] - less, tokens[i:j]) for i, j, less in zip(first, last, before, strict=True)]
+    upto = np.cumsum(lengths + 1)
+    begins = upto - lengths - 1
+    starts = _starts_along(np.concatenate([part for text in texts for part in (text, _BEHIND)]), begins, drafted)
+    first, last = starts.searchsorted(begins), starts.searchsorted(begins + lengths - drafted)
+    counts = np.diff(first, append=len(starts))
+    starts -= np.repeat(begins - begin, counts)
+    tokens = np.diff(np.minimum(starts, np.repeat(begin + lengths - drafted, counts)))
+    return [Rounds(starts[i : j + 1], tokens[i:j]) for i, j in zip(first.tolist(), last.tolist(), strict=True)]
 
 
 def overlapping(row: npt.NDArray[Any], positions: int, depth: int) -> npt.NDArray[Any]:

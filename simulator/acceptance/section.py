@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 from simulator import resources
 from simulator.acceptance.laws import AcceptanceLaw, IndependentAcceptance, PerPositionAcceptance
 from simulator.acceptance.population import BetaAcceptance, spread_over_requests
-from simulator.acceptance.profiles import Profile, RatesSpec, read_profile
+from simulator.acceptance.profile_spec import RatesSpec
+from simulator.acceptance.profiles import Profile, read_profile
 from simulator.acceptance.structured import StructuredOutputSpec, structured
 from simulator.acceptance.trace_files import SUFFIXES, read_trace_file
 from simulator.acceptance.traces import TraceAcceptance

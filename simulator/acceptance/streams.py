@@ -37,15 +37,12 @@ def request_stream(seed: int, name: bytes, request_id: int) -> np.random.Generat
 
 
 class UniformStream:
-    """Uniforms of one named stream, as many as asked for: a longer request begins with the shorter one."""
+    """Uniforms of one named stream, drawn as they are asked for: a longer request begins with the shorter one."""
 
-    __slots__ = ("_name", "_request_id", "_seed", "_values")
+    __slots__ = ("_request_id", "_streams")
 
     def __init__(self, seed: int, name: bytes, request_id: int):
-        self._seed, self._name, self._request_id = seed, name, request_id
-        self._values = np.empty(0)
+        self._streams, self._request_id = _streams(seed, name), request_id
 
     def first(self, count: int) -> npt.NDArray[np.float64]:
-        if count > len(self._values):
-            self._values = request_stream(self._seed, self._name, self._request_id).random(count)
-        return self._values[:count]
+        return self._streams.begin(self._request_id).random(count)

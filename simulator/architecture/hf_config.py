@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.architecture.hf_drafters import (
+    CACHE_READER_KEYS,
     SPECULATORS,
     drafter_fields,
     drafter_method,
@@ -21,13 +22,11 @@ from simulator.architecture.hf_drafters import (
 )
 from simulator.architecture.hf_fields import FAMILIES, Config, Fields, decoder_fields, family_of
 from simulator.architecture.hf_kinds import wrong_kinds
+from simulator.architecture.hf_quantization import stored_type
 from simulator.architecture.problems import model_problems
 from simulator.architecture.shape import ModelArchitecture
 from simulator.spec import Document, Problem, SpecError, check, unique_keys
 
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-_ALGORITHMS = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A16_AWQ": "int4", "W4A16": "int4", "W8A16": "int8"}
-_METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4", "awq": "int4", "gptq": "int4", "auto-round": "int4"}
 _REQUIRED_OF_HEADS = {
     "medusa": ("hidden_size", "num_heads"),
     "mlp_speculator": ("emb_dim", "n_predict"),
@@ -80,7 +79,9 @@ def config_of(config: Config, path: Path) -> HuggingFaceConfig:
     problems = model_problems(architecture, document)
     if problems:
         raise SpecError(problems)
-    return HuggingFaceConfig(architecture, stored_type(config, text, path))
+    beside = path.parent / "hf_quant_config.json"
+    weights, mixed = stored_type(config, text, _load(beside) if beside.is_file() else None)
+    return HuggingFaceConfig(architecture.model_copy(update={"mixed_weights": mixed}), weights)
 
 
 def _check_kinds(config: Config, text: Config, path: Path) -> None:
@@ -105,7 +106,8 @@ def _language_model(config: Config) -> Config:
     for key in ("thinker_config", "text_config", "llm_config"):
         inner = config.get(key)
         if isinstance(inner, dict):
-            kept = {name: config[name] for name in ("model_type", "architectures", "tie_word_embeddings") if name in config}
+            outer = ("model_type", "architectures", "tie_word_embeddings", *CACHE_READER_KEYS)
+            kept = {name: config[name] for name in outer if name in config}
             return _language_model({**kept, **inner})
     return config
 
@@ -144,48 +146,3 @@ def _missing(fields: Fields) -> list[tuple[str, str]]:
 
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-# ------------------------------------------------------------------------------------------------------- stored weights
-
-
-def stored_type(config: Config, text: Config, path: Path) -> str | None:
-    """Type of the weights by `quantization_config`, a hf_quant_config.json beside it, or the dtype; None where unclear."""
-    quantization = config.get("quantization_config") or text.get("quantization_config") or config.get("quantization")
-    beside = path.parent / "hf_quant_config.json"
-    if quantization is None and beside.is_file():
-        quantization = _load(beside).get("quantization")
-    if isinstance(quantization, dict):
-        return _quantized(quantization)
-    dtype = _first_text(text, config, "dtype") or _first_text(text, config, "torch_dtype")
-    return _DTYPES.get(dtype or "")
-
-
-def _first_text(text: Config, config: Config, key: str) -> str | None:
-    value = text.get(key) or config.get(key)
-    return value if isinstance(value, str) else None
-
-
-def _quantized(quantization: Config) -> str | None:
-    algorithm = quantization.get("quant_algo")
-    if algorithm is not None:
-        return _ALGORITHMS.get(str(algorithm).upper())
-    groups = quantization.get("config_groups")
-    if isinstance(groups, dict) and groups:
-        found = {_group_type(group.get("weights") or {}) for group in groups.values()}
-        return found.pop() if len(found) == 1 else None
-    if quantization.get("load_in_4bit"):
-        return "int4"
-    if quantization.get("group_size") and quantization.get("quant_method") is None:  # MLX writes no method
-        return {4: "mlx4", 6: "mlx6", 8: "mlx8"}.get(quantization.get("bits") or 0)
-    if quantization.get("bits") == 8:
-        return "int8"
-    return _METHODS.get(str(quantization.get("quant_method")))
-
-
-def _group_type(weights: Config) -> str | None:
-    """Of a compressed-tensors group: 4-bit floats come with a scale per 16 (NVFP4) or 32 (MXFP4) numbers."""
-    bits, kind = weights.get("num_bits"), weights.get("type")
-    if kind == "float" and bits == 4:
-        return {16: "nvfp4", 32: "mxfp4"}.get(weights.get("group_size") or 0)
-    return {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4"}.get((str(kind), bits or 0))

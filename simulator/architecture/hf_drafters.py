@@ -9,6 +9,8 @@ Config = Mapping[str, Any]
 Fields = dict[str, Any]
 
 SPECULATORS = ("eagle", "eagle3", "mtp", "dflash")
+# Beside the decoder layers of a drafter that reads its target's cache (Gemma4AssistantConfig).
+CACHE_READER_KEYS = ("backbone_hidden_size", "use_ordered_embeddings", "num_centroids", "centroid_intermediate_top_k")
 
 
 def drafter_method(config: Config) -> str | None:
@@ -19,6 +21,8 @@ def drafter_method(config: Config) -> str | None:
     kind = config.get("speculators_model_type")
     if kind is not None:
         return str(kind)
+    if config.get("backbone_hidden_size"):
+        return "mtp"
     if config.get("model_type") in ("medusa", "mlp_speculator"):
         return str(config["model_type"])
     names = " ".join(config.get("architectures") or ()).casefold()
@@ -43,6 +47,8 @@ def drafter_fields(config: Config, method: str, layers: Fields) -> Fields:
     hidden = fields.get("hidden_size")
     if method == "eagle3":
         fields |= _eagle3(config, hidden)
+    elif config.get("backbone_hidden_size"):
+        fields |= _cache_reader(config)
     elif method in ("eagle", "mtp"):
         vocabulary = config.get("truncated_vocab_size")
         if vocabulary and vocabulary != fields.get("vocab_size"):
@@ -88,6 +94,19 @@ def _eagle3(config: Config, hidden: Any) -> Fields:
         "fc_input_size": len(states) * target, "qkv_input_size": 2 * hidden,
         "draft_vocab_size": config.get("draft_vocab_size"), **own,
     }  # fmt: skip
+
+
+def _cache_reader(config: Config) -> Fields:
+    """Reads [embedding, state] of the target, hands its state on in the target's width, and has an LM head of its own.
+
+    With ordered embeddings it scores centroids, then the tokens of the best of them.
+    """
+    width, vocabulary = config["backbone_hidden_size"], config.get("vocab_size")
+    fields: Fields = {"kv_source": "target", "fc_input_size": 2 * width, "fc_output_size": width, "lm_head_source": "own"}
+    if config.get("use_ordered_embeddings") and isinstance(vocabulary, int):
+        centroids, best = config.get("num_centroids", 2048), config.get("centroid_intermediate_top_k", 32)
+        fields["draft_vocab_size"] = centroids + best * vocabulary // centroids
+    return fields
 
 
 def _dflash(config: Config, hidden: Any) -> Fields:

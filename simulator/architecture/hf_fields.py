@@ -35,6 +35,7 @@ _FAMILIES = (
     Family("qwen3_5_moe", _GATED), Family("mixtral", experts_in_intermediate_size=True),
     Family("deepseek_v2"), Family("deepseek_v3"), Family("deepseek_v32"), Family("deepseek_v4"), Family("kimi_k2"),
     Family("kimi_linear"), Family("gemma2", {}, _TIED), Family("gemma3", _PER_HEAD, _GEMMA3),
+    Family("gemma4", _PER_HEAD, _TIED),
     Family("gpt_oss", experts_in_intermediate_size=True),
     Family("llama4", {"n_shared_experts": 1}, experts_in_intermediate_size=True),
     Family("phi", {"mlp_type": "gelu", "attention_bias": "all"}), Family("phi3"), Family("glm4_moe"), Family("glm4_moe_lite"),
@@ -51,7 +52,7 @@ FAMILIES = {family.name: family for family in _FAMILIES}
 _SAME = {
     "qwen3_vl": "qwen3", "qwen3_vl_moe": "qwen3_moe", "qwen2_5_vl": "qwen2", "qwen2_vl": "qwen2", "nemotron-nas": "nemotron_nas",
     "deepseek_ref": "deepseek_v4", "kimi_k25": "kimi_k2", "minimax_m3_vl": "minimax_m3", "bailing_moe": "bailing_moe_v2",
-    "mistral3": "mistral", "mimo": "qwen2",
+    "mistral3": "mistral", "mimo": "qwen2", "gemma4_unified": "gemma4",
 }  # fmt: skip
 # Field → keys it may stand under, the first one that is given counts.
 _KEYS: dict[str, tuple[str, ...]] = {
@@ -66,7 +67,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "attention_chunk_size": ("attention_chunk_size",),
     "max_position_embeddings": ("max_position_embeddings", "n_positions"),
     "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
-    "num_experts_per_tok": ("num_experts_per_tok", "num_experts_per_token", "experts_per_token"),
+    "num_experts_per_tok": ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts"),
     "moe_intermediate_size": ("moe_intermediate_size",),
     "moe_latent_size": ("moe_latent_size", "routed_expert_hidden_size"),
     "n_shared_experts": ("n_shared_experts", "num_shared_experts"),
@@ -107,6 +108,8 @@ def decoder_fields(config: Config, family: Family) -> tuple[Fields, list[tuple[s
         more, fault = read(config, family.name, fields)
         fields |= more
         faults += [fault] if fault else []
+    if config.get("hidden_size_per_layer_input"):
+        faults.append(("hidden_size_per_layer_input", "must be 0: embeddings of every layer's own are not priced"))
     if config.get("word_embed_proj_dim") not in (None, fields.get("hidden_size")):
         faults.append(("word_embed_proj_dim", "must be the hidden_size: embeddings of a width of their own are not priced"))
     _drop_unused(fields)
@@ -196,6 +199,17 @@ def _nemotron_nas(config: Config) -> Fields:
     return fields
 
 
+def _gemma4(config: Config) -> Fields:
+    """Full layers have heads of their own, and values that are their keys; a dense MLP stands beside the experts."""
+    fields: Fields = {
+        "global_head_dim": config.get("global_head_dim"), "num_global_key_value_heads": config.get("num_global_key_value_heads"),
+        "attention_k_eq_v": bool(config.get("attention_k_eq_v")),
+    }  # fmt: skip
+    if config.get("num_experts"):
+        fields |= {"shared_expert_intermediate_size": config.get("intermediate_size"), "intermediate_size": 0}
+    return fields
+
+
 def _deepseek_v4(config: Config) -> Fields:
     """The list of ratios goes on with those of the multi-token-prediction layers."""
     return {"compress_ratios": tuple(config.get("compress_ratios") or ())[: config.get("num_hidden_layers")] or None}
@@ -207,6 +221,6 @@ def _glm_moe_dsa(config: Config) -> Fields:
 
 
 _NESTED = {
-    "deepseek_v4": _deepseek_v4, "glm_moe_dsa": _glm_moe_dsa, "kimi_linear": _kimi_linear, "minimax_m3": _minimax_m3,
-    "nemotron_nas": _nemotron_nas,
+    "deepseek_v4": _deepseek_v4, "gemma4": _gemma4, "glm_moe_dsa": _glm_moe_dsa, "kimi_linear": _kimi_linear,
+    "minimax_m3": _minimax_m3, "nemotron_nas": _nemotron_nas,
 }  # fmt: skip

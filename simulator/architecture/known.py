@@ -67,6 +67,12 @@ def _published_weights() -> dict[str, str]:
     return {resources.normalised(name): weights for table in _tables() for name, weights in table.published_weights.items()}
 
 
+def cache_reader(target: ModelArchitecture) -> ModelArchitecture | None:
+    """The published drafter that reads this target's cache (assistants of Gemma 4); None where there is none."""
+    found = (model for model in models().values() if model.kv_source == "target" and model.base_model == target.name)
+    return next(found, None)
+
+
 def is_same_model(name: str, model: ModelArchitecture) -> bool:
     """Whether a name, words after it aside, means this model: one of its names, or its shape where it is not a known one.
 

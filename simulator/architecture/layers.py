@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from simulator.architecture.mixed_weights import Part
+
 if TYPE_CHECKING:
     from simulator.architecture.shape import ModelArchitecture
 
@@ -42,11 +44,12 @@ class Experts:
 class LayerGroup:
     """`count` equal layers on ONE device of a tensor-parallel group.
 
-    matrices: every dense GEMM of one layer (projections, MLP, shared experts, router). kv_elements_per_token: numbers
-    cached per token and layer. attention_flops_per_row_and_token: scores and values of one query row against one token of
-    context. head_dim: width that queries and keys share. window: tokens attended at most, whatever limits them (window,
-    chunk, indexer). state_elements: numbers kept per sequence and layer whatever its length. index_*: a sparse-attention
-    indexer, which scans all tokens to pick those of `window`; its cached numbers come on top of kv_elements_per_token.
+    matrices: every dense GEMM of one layer (projections, MLP, shared experts, router); parts: what each belongs to.
+    kv_elements_per_token: numbers cached per token and layer. attention_flops_per_row_and_token: scores and values of one query
+    row against one token of context. head_dim: width that queries and keys share. window: tokens attended at most, whatever
+    limits them (window, chunk, indexer). state_elements: numbers kept per sequence and layer whatever its length. index_*: a
+    sparse-attention indexer, which scans all tokens to pick those of `window`; its cached numbers come on top of
+    kv_elements_per_token.
     """
 
     count: int
@@ -60,8 +63,23 @@ class LayerGroup:
     head_dim: int
     window: int | None
     state_elements: float
+    parts: tuple[Part, ...]
     index_elements_per_token: float = 0.0
     index_flops_per_row_and_token: float = 0.0
+
+    @property
+    def gathers(self) -> bool:
+        """Whether each query row reads a list of tokens of its own, so that rows never share a tile of the tensor units."""
+        return self.attention == "compressed" or (self.attention == "mla" and self.window is not None)
+
+    @property
+    def gathered_tokens(self) -> int:
+        """How long that list is at least: of latent attention as long as its indexer's, whose ends are computed and masked."""
+        return self.window or 0 if self.attention == "mla" else 0
+
+    def parameters_of(self, part: Part) -> float:
+        """Weights of one part of one layer on one device, routed experts apart."""
+        return sum(n * k for (n, k), belongs in zip(self.matrices, self.parts, strict=True) if belongs == part)
 
     @property
     def parameters(self) -> float:
@@ -132,12 +150,16 @@ def _has_indexer(model: ModelArchitecture, index: int, ratio: int) -> bool:
 
 def _group(model: ModelArchitecture, layer: _Layer, count: int, size: int) -> LayerGroup:
     group = _mixer(model, layer, size)
-    matrices = group.matrices + _mlp(model, layer.mlp_width, size)
+    beside = _mlp(model, layer.mlp_width, size)
+    parts: list[Part] = ["mlp"] * len(beside)
     experts = None
     if layer.has_experts:
-        matrices += _beside_experts(model, size)
+        around = _beside_experts(model, size)
+        beside += around
+        parts.append("router")
+        parts.extend("mlp" for _ in around[1:])
         experts = _experts(model, size)
-    return replace(group, count=count, matrices=matrices, experts=experts)
+    return replace(group, count=count, matrices=group.matrices + beside, parts=(*group.parts, *parts), experts=experts)
 
 
 # ---------------------------------------------------------------------------------------------------- MLPs and experts
@@ -171,7 +193,7 @@ def _beside_experts(model: ModelArchitecture, size: int) -> Matrices:
 def _mixer(model: ModelArchitecture, layer: _Layer, size: int) -> LayerGroup:
     """One layer without its MLP."""
     if layer.letter in "NED":
-        return LayerGroup(1, "none", (), None, 0.0, 0.0, 0.0, 0.0, 0, None, 0.0)
+        return LayerGroup(1, "none", (), None, 0.0, 0.0, 0.0, 0.0, 0, None, 0.0, ())
     if layer.letter == "L":
         return _linear(model, size)
     if layer.letter == "M":
@@ -181,13 +203,24 @@ def _mixer(model: ModelArchitecture, layer: _Layer, size: int) -> LayerGroup:
     return _latent(model, layer, size) if model.kv_lora_rank is not None else _grouped_query(model, layer, size)
 
 
+def _parts(matrices: Matrices, output: int) -> tuple[Part, ...]:
+    """Of a mixer whose projections back to the residual stream are the last, or those from index `output` on."""
+    first = len(matrices) + output
+    return tuple("attention" if index < first else "attention_output" for index in range(len(matrices)))
+
+
 def _grouped_query(model: ModelArchitecture, layer: _Layer, size: int) -> LayerGroup:
-    """Multi-head, grouped-query and multi-query attention, over all tokens, a window, a chunk, or what an indexer picks."""
+    """Multi-head, grouped-query and multi-query attention, over all tokens, a window, a chunk, or what an indexer picks.
+
+    Heads that read their target's cache project queries alone.
+    """
     heads, kv_heads, dim = _share(model.num_attention_heads, size), model.kv_heads_per_device(size), model.head_dim
     projections = 2
     if layer.letter == "F" and model.global_head_dim is not None:
         kv_heads, dim = _share(model.num_global_key_value_heads or model.num_key_value_heads, size), model.global_head_dim
         projections = 1 if model.attention_k_eq_v else 2
+    if model.kv_source == "target":
+        projections = 0
     query_heads = heads * (2 if model.attn_output_gate else 1)
     matrices = (((query_heads + projections * kv_heads) * dim, model.attention_input_size), (model.hidden_size, heads * dim))
     attention: Attention = "full"
@@ -195,7 +228,9 @@ def _grouped_query(model: ModelArchitecture, layer: _Layer, size: int) -> LayerG
     if layer.letter == "S":
         attention = "chunked" if model.attention_chunk_size else "sliding"
         window = model.attention_chunk_size or model.sliding_window
-    group = LayerGroup(1, attention, matrices, None, heads, kv_heads, 2 * kv_heads * dim, 4 * heads * dim, dim, window, 0.0)
+    group = LayerGroup(
+        1, attention, matrices, None, heads, kv_heads, 2 * kv_heads * dim, 4 * heads * dim, dim, window, 0.0, _parts(matrices, -1)
+    )
     return _with_indexer(model, group, 1) if layer.has_indexer else group
 
 
@@ -211,11 +246,12 @@ def _latent(model: ModelArchitecture, layer: _Layer, size: int) -> LayerGroup:
     queries = ((rank, hidden), (heads * (nope + rope), rank)) if rank else ((heads * (nope + rope), hidden),)
     gate: Matrices = ((heads * value, hidden),) if model.attn_output_gate else ()
     matrices: Matrices = (
-        *queries, (latent + rope, hidden), (heads * latent, nope), (heads * value, latent), (hidden, heads * value), *gate,
+        *queries, (latent + rope, hidden), (heads * latent, nope), (heads * value, latent), *gate, (hidden, heads * value),
     )  # fmt: skip
     group = LayerGroup(
-        1, "mla", matrices, None, heads, 1.0, latent + rope, 2 * heads * (2 * latent + rope), latent + rope, model.index_topk, 0.0
-    )
+        1, "mla", matrices, None, heads, 1.0, latent + rope, 2 * heads * (2 * latent + rope), latent + rope, model.index_topk,
+        0.0, _parts(matrices, -1),
+    )  # fmt: skip
     return _with_indexer(model, group, 1) if layer.has_indexer else group
 
 
@@ -231,11 +267,11 @@ def _compressed(model: ModelArchitecture, layer: _Layer, size: int) -> LayerGrou
         (rank, hidden), (heads * dim, rank), (dim, hidden),
         (groups * out_rank, heads * dim / groups), (hidden, groups * out_rank),
     )  # fmt: skip
-    flops = 4 * heads * dim
+    flops, parts = 4 * heads * dim, _parts(matrices, -2)
     if ratio == 0:
-        return LayerGroup(1, "sliding", matrices, None, heads, 1.0, dim, flops, dim, model.sliding_window, 0.0)
+        return LayerGroup(1, "sliding", matrices, None, heads, 1.0, dim, flops, dim, model.sliding_window, 0.0, parts)
     state = dim * (model.sliding_window or 0)
-    group = LayerGroup(1, "compressed", matrices, None, heads, 1.0, dim / ratio, flops / ratio, dim, None, state)
+    group = LayerGroup(1, "compressed", matrices, None, heads, 1.0, dim / ratio, flops / ratio, dim, None, state, parts)
     if not layer.has_indexer:
         return group
     return replace(_with_indexer(model, group, ratio), window=ratio * (model.index_topk or 0))
@@ -250,6 +286,7 @@ def _with_indexer(model: ModelArchitecture, group: LayerGroup, ratio: int) -> La
     return replace(
         group,
         matrices=(*group.matrices, (heads * dim, model.q_lora_rank or hidden), (dim, hidden), (heads, hidden)),
+        parts=(*group.parts, "attention", "attention", "attention"),
         index_elements_per_token=dim / ratio,
         index_flops_per_row_and_token=2 * heads * dim / ratio,
     )
@@ -268,7 +305,8 @@ def _linear(model: ModelArchitecture, size: int) -> LayerGroup:
     decay: Matrices = ((value_heads, hidden),) if rank is None else ((rank, hidden), (keys, rank))
     state = value_heads * key_dim * value_dim + (2 * keys + values) * ((model.linear_conv_kernel_dim or 1) - 1)
     matrices = ((2 * keys + 2 * values, hidden), (value_heads, hidden), *decay, (hidden, values))
-    return LayerGroup(1, "linear", matrices, None, value_heads, key_heads, 0.0, 0.0, key_dim, None, state)
+    parts = _parts(matrices, -1)
+    return LayerGroup(1, "linear", matrices, None, value_heads, key_heads, 0.0, 0.0, key_dim, None, state, parts)
 
 
 def _mamba(model: ModelArchitecture, size: int) -> LayerGroup:
@@ -278,7 +316,7 @@ def _mamba(model: ModelArchitecture, size: int) -> LayerGroup:
     inner, convolved = heads * dim, heads * dim + 2 * groups * states
     state = inner * states + convolved * ((model.conv_kernel or 1) - 1)
     matrices = ((inner + convolved + heads, hidden), (hidden, inner))
-    return LayerGroup(1, "mamba", matrices, None, heads, groups, 0.0, 0.0, dim, None, state)
+    return LayerGroup(1, "mamba", matrices, None, heads, groups, 0.0, 0.0, dim, None, state, _parts(matrices, -1))
 
 
 def _share(count: int, size: int) -> float:

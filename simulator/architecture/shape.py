@@ -10,13 +10,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from simulator.architecture.layers import RECURRENT, STATE_NUMBER_BYTES, LayerGroup, Matrices, has_experts, layer_groups, pattern
-from simulator.number_format import FORMATS
+from simulator.architecture.mixed_weights import MixedWeights, Part
+from simulator.number_format import FORMATS, NumberFormat
 from simulator.spec import Spec
 
 Count = Annotated[int, Field(ge=1, le=10**13)]
 Amount = Annotated[int, Field(ge=0)]
-# Bytes of one stored number.
-DTYPE_BYTES = {name: each.bytes for name, each in FORMATS.items()}
 
 
 class ModelArchitecture(Spec):
@@ -38,9 +37,12 @@ class ModelArchitecture(Spec):
 
     qkv_input_size: width that q, k and v read (EAGLE-3: twice the hidden size). fc_input_size: width of the fusion matrix
     in front of a draft head. block_size: the most tokens a drafter can propose in one pass. embedding_source and
-    lm_head_source: `target` = shared, so no extra memory. num_heads: Medusa or Hydra heads, each of num_head_layers blocks
-    with an LM head of its own. n_predict, inner_dim, tie_weights: heads of an MLP speculator, their width, whether they
-    share weights. total_params, active_params: published counts, which only check the shape.
+    lm_head_source: `target` = shared, so no extra memory. kv_source: `target` = its layers have queries alone and read the
+    target's cache (assistants of Gemma 4), so that nothing is cached for them; fc_output_size: width in which such a head hands
+    its state on. num_heads: Medusa or Hydra heads, each of num_head_layers blocks with an LM head of its own. n_predict,
+    inner_dim, tie_weights: heads of an MLP speculator, their width, whether they
+    share weights. mixed_weights: by type of a checkpoint's weights, parts that published ones keep in another. total_params,
+    active_params: published counts, which only check the shape.
     """
 
     name: str
@@ -107,6 +109,9 @@ class ModelArchitecture(Spec):
     fc_input_size: Count | None = None
     embedding_source: Literal["target", "own"] = "own"
     lm_head_source: Literal["target", "own"] = "own"
+    kv_source: Literal["target", "own"] = "own"
+    fc_output_size: Count | None = None
+    mixed_weights: tuple[MixedWeights, ...] = ()
     block_size: Count | None = None
     num_heads: Count | None = None
     num_head_layers: Count | None = None
@@ -134,13 +139,15 @@ class ModelArchitecture(Spec):
         return self.output_vocab_size / tensor_parallel_size, self.hidden_size
 
     def fusion_shapes(self, tensor_parallel_size: int) -> Matrices:  # noqa: ARG002
-        """(n, k) of the matrix in front of a draft head that fuses states of the target; engines keep it whole on each device.
+        """(n, k) of the matrix in front of a draft head that fuses states of the target, and of the one behind it that goes back
+        to the target's width; engines keep both whole on each device.
 
         >>> from simulator.architecture import find_model
         >>> find_model("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B").fusion_shapes(2)
         ((4096, 12288),)
         """
-        return ((self.hidden_size, self.fc_input_size),) if self.fc_input_size else ()
+        around: Matrices = ((self.hidden_size, self.fc_input_size),) if self.fc_input_size else ()
+        return (*around, (self.fc_output_size, self.hidden_size)) if self.fc_output_size else around
 
     def head_shapes(self, tensor_parallel_size: int) -> Matrices:
         """(n, k) of every GEMM that Medusa, Hydra or MLP-speculator heads run to draft once, in order; LM heads are split.
@@ -210,7 +217,7 @@ class ModelArchitecture(Spec):
     @property
     def parameter_count(self) -> int:
         """Weights this model adds to memory: shared embeddings and heads are not counted, tied ones once."""
-        fusion = (self.fc_input_size or 0) * self.hidden_size
+        fusion = ((self.fc_input_size or 0) + (self.fc_output_size or 0)) * self.hidden_size
         return self.layer_parameters + self._small_parameters + self._vocabulary_parameters + fusion + self._head_parameters
 
     @property
@@ -250,16 +257,57 @@ class ModelArchitecture(Spec):
         convolutions += letters.count("M") * mamba * (self.conv_kernel or 0)
         return attention * (bias + norms) + convolutions + (2 * len(letters) + 1) * self.hidden_size
 
+    @property
+    def mixed_head_width(self) -> int | None:
+        """The widest head where layers have heads of several widths, as in Gemma 4.
+
+        >>> from simulator.architecture import find_model
+        >>> [find_model(name).mixed_head_width for name in ("google/gemma-4-31B-it", "Qwen/Qwen3-8B")]
+        [512, None]
+        """
+        return None if self.global_head_dim in (None, self.head_dim) else max(self.global_head_dim or 0, self.head_dim)
+
     # ---------------------------------------------------------------------------------------------------------- memory
 
+    def format_of(self, part: Part, dtype: str) -> NumberFormat:
+        """How a checkpoint whose weights are of `dtype` stores a part.
+
+        >>> from simulator.architecture import find_model
+        >>> gpt_oss = find_model("openai/gpt-oss-20b")
+        >>> gpt_oss.format_of("attention", "mxfp4").name, gpt_oss.format_of("attention", "fp8").name
+        ('bf16', 'fp8')
+        """
+        if part == "router":
+            return FORMATS["bf16"] if FORMATS[dtype].quantized else FORMATS[dtype]
+        mixed = self.mixed_as(dtype)
+        return FORMATS[dtype] if mixed is None else mixed.stored(part)
+
+    def mixed_as(self, dtype: str) -> MixedWeights | None:
+        """What a checkpoint whose weights are of `dtype` keeps in other types; None for nothing."""
+        return next((mixed for mixed in self.mixed_weights if mixed.weights == dtype), None)
+
+    def head_bytes(self, dtype: str) -> float:
+        """Bytes of one weight of the LM head."""
+        kept, own = FORMATS[dtype], self.head_format(dtype)
+        return max(kept.head_bytes, kept.bytes) if own is None else own.bytes
+
+    def head_format(self, dtype: str) -> NumberFormat | None:
+        """The format of the LM head where checkpoints quantize it on its own; None where it is as their format has it."""
+        mixed = self.mixed_as(dtype)
+        return None if mixed is None or mixed.head is None else FORMATS[mixed.head]
+
     def weight_bytes(self, dtype: str) -> float:
-        """Bytes of all weights. Layers and experts are of `dtype`; routers stay in 16 bit, embeddings and LM head in what the
-        format keeps them in. mxfp4 models (gpt-oss) quantize routed experts only."""
+        """Bytes of all weights. Layers and experts are of `dtype`, or of what `mixed_weights` says; routers stay in 16 bit,
+        embeddings and LM head in what the format keeps them in."""
         kept = FORMATS[dtype]
-        routers = self.moe_layers * (self.num_experts or 0) * self.hidden_size
-        experts = self._expert_parameters
-        stored = experts if dtype == "mxfp4" and self.is_moe else self.layer_parameters - routers
-        return stored * kept.bytes + (self.parameter_count - stored) * max(kept.head_bytes, kept.bytes)
+        wide = max(kept.head_bytes, kept.bytes)
+        found = self.parameter_count * wide + self._expert_parameters * (kept.bytes - wide)
+        if self.lm_head_source == "own" and not self.tie_word_embeddings:
+            found += self.lm_head_parameters * (self.head_bytes(dtype) - wide)
+        parts: tuple[Part, ...] = ("attention", "attention_output", "mlp")
+        for group in self.layer_groups(1):
+            found += group.count * sum(group.parameters_of(part) * (self.format_of(part, dtype).bytes - wide) for part in parts)
+        return found
 
     def expert_bytes(self, dtype: str) -> float:
         """Bytes of the routed experts of all layers, which are of `dtype`."""
@@ -274,22 +322,24 @@ class ModelArchitecture(Spec):
         return max(self.num_key_value_heads / tensor_parallel_size, 1.0)
 
     def kv_bytes_per_token(self, dtype: str, tensor_parallel_size: int = 1) -> float:
-        """Cached bytes per token on one device, all layers.
+        """Cached bytes per token on one device, all layers; none of a head that reads its target's cache.
 
         >>> from simulator.architecture import find_model
         >>> find_model("DeepSeek-V3").kv_bytes_per_token("bf16", 8) == 61 * 576 * 2
         True
         """
+        if self.kv_source == "target":
+            return 0.0
         groups = self.layer_groups(tensor_parallel_size)
         elements = sum(group.count * (group.kv_elements_per_token + group.index_elements_per_token) for group in groups)
-        return elements * DTYPE_BYTES[dtype]
+        return elements * FORMATS[dtype].bytes
 
     def state_bytes(self, dtype: str, tensor_parallel_size: int = 1, states: int = 1) -> float:
         """Bytes per sequence on one device whatever its length: `states` recurrent ones of each layer, and windows beside a
         compressed cache of `dtype`."""
         found = 0.0
         for group in self.layer_groups(tensor_parallel_size):
-            number_bytes = STATE_NUMBER_BYTES * states if group.attention in RECURRENT else DTYPE_BYTES[dtype]
+            number_bytes = STATE_NUMBER_BYTES * states if group.attention in RECURRENT else FORMATS[dtype].bytes
             found += group.count * group.state_elements * number_bytes
         return found
 

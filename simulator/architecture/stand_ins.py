@@ -20,8 +20,12 @@ _ABSENT: dict[str, Any] = {
         "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "linear_gate_rank", "mamba_num_heads",
         "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel", "num_nextn_predict_layers", "total_params",
         "active_params", "total_params_source", "sources", "global_head_dim", "num_global_key_value_heads", "attention_k_eq_v",
+        "mixed_weights",
     )
 }  # fmt: skip
+
+
+_NOT_OF_HEADS = ("aliases", "tie_word_embeddings", "total_params", "active_params", "sources", "mixed_weights")
 
 
 def eagle_head(target: ModelArchitecture, method: str) -> ModelArchitecture:
@@ -95,7 +99,7 @@ def stand_in_draft(parameters: float, target: ModelArchitecture) -> ModelArchite
 
 def _head(target: ModelArchitecture, method: str, layers: dict[str, Any], **fields: Any) -> ModelArchitecture:
     """`target` as a draft head of it, embedding and LM head shared unless `fields` say otherwise."""
-    given = {name: _ABSENT[name] for name in ("aliases", "tie_word_embeddings", "total_params", "active_params", "sources")}
+    given = {name: _ABSENT[name] for name in _NOT_OF_HEADS}
     given |= {
         "name": f"{method} head for {target.name}", "kind": "draft_head", "family": method, "base_model": target.name,
         "embedding_source": "target", "lm_head_source": "target", "total_params_source": "", "num_nextn_predict_layers": 0,

@@ -24,7 +24,7 @@ from simulator.calibrate.laws import (
 )
 from simulator.calibrate.parts import MARGIN, Cells, Part, judged
 from simulator.hardware import Hardware
-from simulator.serving_engine import AttentionRegime
+from simulator.kernel_switches import AttentionRegime
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from simulator.hardware import Coefficients, Hardware, Quantity
+from simulator.hardware import Hardware, quantities_of
 
 _Z95 = 1.9600
 
@@ -43,7 +43,7 @@ def _moved(name: str, first: float, first_doubt: float, second: float, second_do
 
 def _measured(hardware: Hardware) -> Iterator[str]:
     """Names of what was fitted or measured."""
-    for name, quantity in _quantities(hardware.coefficients):
+    for name, quantity in quantities_of(hardware.coefficients):
         if quantity.source in ("fitted", "measured"):
             yield _rate_name(name)
     for dtype, factors in hardware.profile.gemm_row_factors.items():
@@ -53,21 +53,12 @@ def _measured(hardware: Hardware) -> Iterator[str]:
 def _effective(hardware: Hardware) -> dict[str, tuple[float, float]]:
     """name → (value, one standard deviation of its logarithm); fractions as the rates that they stand for."""
     found = {}
-    for name, quantity in _quantities(hardware.coefficients):
+    for name, quantity in quantities_of(hardware.coefficients):
         found[_rate_name(name)] = (quantity.value * _peak(name, hardware), quantity.doubt)
     for dtype, factors in hardware.profile.gemm_row_factors.items():
         for rows, value in factors.by_rows.items():
             found[f"gemm_row_factors.{dtype}.{rows}"] = (value, factors.doubt)
     return found
-
-
-def _quantities(holder: Coefficients) -> Iterator[tuple[str, Quantity]]:
-    for name in type(holder).model_fields:
-        value = getattr(holder, name)
-        if isinstance(value, Quantity):
-            yield name, value
-        elif isinstance(value, dict):
-            yield from ((f"{name}.{key}", item) for key, item in value.items() if isinstance(item, Quantity))
 
 
 def _rate_name(name: str) -> str:

@@ -21,7 +21,7 @@ from simulator.calibrate.pass_fitting import PassModel, fit_launches, fit_passes
 from simulator.calibrate.profile import peaks_of
 from simulator.calibrate.report import FitReport, FreeRows, free_rows, verdict_on
 from simulator.hardware import Hardware
-from simulator.serving_engine import AttentionRegime
+from simulator.kernel_switches import AttentionRegime
 from simulator.spec import Problem, SpecError
 
 

@@ -14,8 +14,9 @@ from simulator.cost.forward import ForwardCost
 from simulator.cost.forward_pass import ForwardPass, uniform_pass
 from simulator.cost.roofline import gemm
 from simulator.hardware import BY_TYPE, Hardware, Quantity, RowFactors
+from simulator.kernel_switches import AttentionRegime, AttentionRule
 from simulator.number_format import FORMATS
-from simulator.serving_engine import AttentionRegime, AttentionRule, ServingEngine, find_engine
+from simulator.serving_engine import ServingEngine, find_engine
 
 # Factor on one row's busy time, a matrix-vector product; becomes {1: factor, 2: 1} among the row factors.
 ONE_ROW = "one_row_factor"

@@ -27,7 +27,7 @@ from simulator.calibrate.laws import (
 )
 from simulator.calibrate.parts import Cells, Part, judged
 from simulator.hardware import Hardware, RowFactors
-from simulator.serving_engine import AttentionRegime
+from simulator.kernel_switches import AttentionRegime
 
 # Moving a coefficient that its own part has fitted must pay more than a richer form.
 _MOVING_MARGIN = 0.25

@@ -13,7 +13,7 @@ from simulator.calibrate.laws import Forward
 from simulator.calibrate.levels import RatioNoise
 from simulator.calibrate.parts import Part, RatioRow
 from simulator.hardware import Hardware
-from simulator.serving_engine import AttentionRegime
+from simulator.kernel_switches import AttentionRegime
 
 # A row that costs less than a tenth of a pass more is as good as free.
 FREE = 1.10

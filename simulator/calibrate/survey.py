@@ -15,6 +15,7 @@ from simulator.calibrate.models import Dimensions, chosen_models
 from simulator.calibrate.pace import ProcessClock
 from simulator.calibrate.plan import Plan, plan
 from simulator.calibrate.planned_cells import Target
+from simulator.extra import not_installed
 from simulator.hardware import find_hardware
 from simulator.spec import Problem, SpecError
 
@@ -117,8 +118,7 @@ def _device(kind: str, threads: int) -> Device:
 
     missing = [name for name in ("torch", "transformers", "accelerate") if find_spec(name) is None]
     if missing:
-        must = f"measuring needs {' and '.join(missing)}: install the extra with `pip install 'specsim[calibrate]'`"
-        raise SpecError([Problem("", "", must)])
+        raise not_installed("calibrate", missing)
     from calibration.device import Device, UnsupportedError, best_kind
 
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -25,15 +26,16 @@ def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = Fal
     from simulator.scenario import load_scenario
 
     whole = load_scenario(scenario)
-    loaded = whole.alone()
+    methods = method_map(whole) if whole.alternatives else None
+    loaded = whole.alone() if methods is None else replace(whole, alternatives=())
     if not loaded.deployment.speculative:
         raise SpecError([loaded.document.problem(("speculation",), "must be given: break-even is about a method")])
-    answer, methods = question.break_even(loaded), method_map(whole)
+    answer = question.break_even(loaded)
     if out is not None:
         write_break_even(answer, out, methods)
     if as_json:
         best = {} if methods is None else {"best_method": method_map_summary(methods)}
-        print_json(break_even_summary(answer) | best)
+        print_json({**break_even_summary(answer, methods), **best})
         return
     _print_break_even(console_of_stdout(), answer, methods)
     if out is not None:
@@ -44,12 +46,11 @@ def _print_break_even(console: Console, answer: BreakEven, methods: MethodMap | 
     from simulator.reports.method_map import method_map_caption, method_map_sentence, method_map_table
     from simulator.reports.tables import break_even_sentence, break_even_tables
 
-    print_sentence(console, break_even_sentence(answer), "bold")
+    if methods is not None:
+        print_sentence(console, method_map_sentence(methods), "bold")
+        console.print()
+        print_titled_tables(console, [(method_map_caption(methods), *method_map_table(methods))])
+    print_sentence(console, break_even_sentence(answer, methods), "bold")
     console.print()
     print_titled_tables(console, break_even_tables(answer))
-    if methods is not None:
-        header, rows = method_map_table(methods)
-        print_titled_tables(console, [(method_map_caption(methods), header, rows)])
-        print_sentence(console, method_map_sentence(methods))
-        console.print()
     print_notes(console, [], answer.warnings)

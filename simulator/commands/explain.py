@@ -42,6 +42,10 @@ def explain(
     draft_kv_tokens: Annotated[str | None, typer.Option()] = None,
     tree_shape: Annotated[str | None, typer.Option()] = None,
     engine: Annotated[str | None, typer.Option()] = None,
+    attention_backend: Annotated[str | None, typer.Option()] = None,
+    deterministic: Annotated[str | None, typer.Option()] = None,
+    graphs: Annotated[str | None, typer.Option()] = None,
+    overlap: Annotated[str | None, typer.Option()] = None,
     precision: Annotated[str | None, typer.Option()] = None,
     tensor_parallel_size: Annotated[str | None, typer.Option()] = None,
     draft_tensor_parallel_size: Annotated[str | None, typer.Option()] = None,
@@ -111,14 +115,14 @@ def explain(
         console.print(f"Report and figures: {out}")
 
 
-def _check_point(scenario: Scenario, gamma: int | None, context: int | None) -> None:
+def _check_point(scenario: Scenario, gamma: int | None, context: float | None) -> None:
     """A sequence must fit the target's positions, a round the drafter's heads or block. Raises `SpecError`."""
     from simulator.speculation import drafts_at_once
 
     target, drafter = scenario.deployment.target, scenario.deployment.drafter
     if context is not None and context > (target.max_position_embeddings or context):
         must = f"must be at most {target.max_position_embeddings}, the positions of {target.name}"
-        raise SpecError([Problem("--context-len", "", must, str(context))])
+        raise SpecError([Problem("--context-len", "", must, f"{context:g}")])
     if gamma is not None and drafter is not None:
         limit, what = drafts_at_once(drafter)
         if gamma > (limit or gamma):
@@ -151,4 +155,4 @@ class _Point(Spec):
     """What `explain SCENARIO` may say of its operating point."""
 
     batch: Annotated[int, Field(ge=1)] | None = None
-    context_len: Annotated[int, Field(ge=1)] | None = None
+    context_len: Annotated[float, Field(ge=1)] | None = None

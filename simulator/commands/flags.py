@@ -67,6 +67,8 @@ _TEXT_FIELDS = (
     "draft_hardware",
     "drafter_weights",
     "engine",
+    "attention_backend",
+    "graphs",
     "precision",
     "dataset",
     "tree_shape",

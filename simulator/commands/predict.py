@@ -45,6 +45,10 @@ def predict(
     draft_kv_tokens: Annotated[str | None, typer.Option(help="sparse_kv: cached tokens read while drafting.")] = None,
     tree_shape: Annotated[str | None, typer.Option(help="Such as steps=5,topk=4,draft_tokens=8 or nodes=64.")] = None,
     engine: Annotated[str | None, typer.Option(help="Engine profile; left out: generic, wider interval.")] = None,
+    attention_backend: Annotated[str | None, typer.Option(help="Attention kernels the server is started with.")] = None,
+    deterministic: Annotated[str | None, typer.Option(help="true: kernels that give the same at any batch.")] = None,
+    graphs: Annotated[str | None, typer.Option(help="piecewise or none, where steps are not captured whole.")] = None,
+    overlap: Annotated[str | None, typer.Option(help="false: no step is prepared ahead.")] = None,
     precision: Annotated[str | None, typer.Option(help="Such as bf16, fp8, or 'fp8 weights, bf16 KV'.")] = None,
     tensor_parallel_size: Annotated[str | None, typer.Option(help="Devices that share each layer.")] = None,
     draft_tensor_parallel_size: Annotated[str | None, typer.Option(help="The same for the drafter.")] = None,
@@ -84,7 +88,9 @@ def predict(
         raise SpecError([Problem("--out", "", "goes with --table only")])
     answer = at_point(given, prediction.predict_document)
     if as_json:
-        print_json({"schema_version": 1, **_prediction_json(answer)})
+        from simulator.reports.tables import prediction_sentence
+
+        print_json({"schema_version": 1, "sentence": prediction_sentence(answer), **_prediction_json(answer)})
     else:
         _print_prediction(console_of_stdout(), answer)
 

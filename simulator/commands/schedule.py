@@ -9,27 +9,26 @@ from simulator.console import (
     print_notes,
     print_sentence,
     print_snippets,
-    print_table,
+    print_titled_tables,
     print_verdict,
     progress_bars,
 )
 
 
 def schedule(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False) -> None:
-    """The best γ over batch and context, as vLLM, SGLang and TensorRT-LLM take it; and what it gains on these arrivals."""
+    """The best method and its γ over batch and context, as vLLM, SGLang and TensorRT-LLM take it; and what it gains here."""
     from simulator.questions.schedule import schedule as answered
     from simulator.reports.files import prepare_directory, write_schedule
     from simulator.reports.schedule import (
-        fixed_table,
-        schedule_map,
         schedule_notes,
         schedule_sentences,
         schedule_snippets,
         schedule_summary,
+        schedule_tables,
     )
     from simulator.scenario import load_scenario
 
-    loaded = load_scenario(scenario).alone()
+    loaded = load_scenario(scenario)
     if out is not None:
         prepare_directory(out)
     with progress_bars(quiet=as_json, things="runs") as progress:
@@ -40,14 +39,13 @@ def schedule(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False
         print_json(schedule_summary(answer))
         return
     console = console_of_stdout()
-    print_verdict(console, schedule_sentences(answer), "bold green" if answer.needed else "bold")
-    for header, rows in (schedule_map(answer), fixed_table(answer)):
-        print_table(console, header, rows)
+    print_verdict(console, schedule_sentences(answer), "bold" if answer.off else "bold green")
+    print_titled_tables(console, schedule_tables(answer))
     for engine, snippets, reason in schedule_snippets(answer):
         if reason:
             print_sentence(console, f"{engine}: {reason}", "dim")
         print_snippets(console, snippets)
     console.print()
-    print_notes(console, schedule_notes(answer), answer.warnings)
+    print_notes(console, schedule_notes(answer), answer.remarks)
     if out is not None:
         console.print(f"Report, table and settings: {out}")

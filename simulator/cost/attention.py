@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from simulator.architecture import RECURRENT, LayerGroup
 from simulator.cost.forward_pass import ForwardPass
@@ -18,21 +19,50 @@ from simulator.cost.roofline import (
     split_kv_attention,
     walk_s,
 )
-from simulator.cost.tape import known, smaller
+from simulator.cost.tape import known, larger, smaller
 from simulator.cost.terms import CostTerm
 from simulator.hardware import Hardware
-from simulator.serving_engine import AttentionRegime
+from simulator.kernel_switches import AttentionRegime
+from simulator.serving_engine import ServingEngine
+
+# Positions of a model that states none.
+_LONGEST_CONTEXT = 131072
+
+
+class AttentionKernels(NamedTuple):
+    """What an engine's attention kernels do. regime: where a sequence brings several query rows; latent_regime: that of latent
+    attention, where it differs. walk_factor: of serial walks, over the device's own. packs_heads: query heads that share keys and
+    values share a block. unsplit: plain steps walk alone too. idle_s: what blocks of each sequence and KV head take that find
+    nothing to do in a plain step."""
+
+    regime: AttentionRegime
+    latent_regime: AttentionRegime | None = None
+    walk_factor: float = 1.0
+    packs_heads: bool = False
+    unsplit: bool = False
+    idle_s: float = 0.0
+
+
+def attention_kernels(engine: ServingEngine, hardware: Hardware) -> AttentionKernels:
+    """Those that run on this device, as the server was started."""
+    regime, backend = engine.attention_regime(hardware), engine.backend
+    factor = engine.walk_factor.value if engine.walk_factor is not None else 1.0
+    if backend is None:
+        return AttentionKernels(regime, engine.latent_attention, factor)
+    unsplit = engine.started_with.deterministic and backend.deterministic == "unsplit"
+    idle_s = 0.0
+    if engine.idle_block_s is not None and backend.split_tokens is not None:
+        idle_s = engine.idle_block_s.value * math.ceil((engine.longest_context or _LONGEST_CONTEXT) / backend.split_tokens)
+    return AttentionKernels(regime, engine.latent_attention, factor, backend.packs_heads, unsplit, idle_s)
 
 
 @dataclass(frozen=True)
 class AttentionCost:
-    """regime: what the engine does where a sequence brings several query rows; latent_regime: that of latent attention, where it
-    differs. kv_number_bytes: of one number in the cache."""
+    """kv_number_bytes: of one number in the cache."""
 
     groups: Sequence[LayerGroup]
     hardware: Hardware
-    regime: AttentionRegime
-    latent_regime: AttentionRegime | None
+    kernels: AttentionKernels
     kv_number_bytes: float
 
     @cached_property
@@ -64,12 +94,20 @@ class AttentionCost:
     def _attention(self, group: LayerGroup, asked: ForwardPass, context: float, longest: float) -> Operation:
         """One layer. Which kernel runs depends on whether any sequence brings more than one query row."""
         several_rows = known(asked.rows) > known(asked.sequences) or bool(asked.prefill)
-        stated = self.latent_regime if group.attention == "mla" else None
-        regime, walked = stated or self.regime, stated is not None or group.attention in ("full", "sliding", "chunked")
-        if several_rows and regime == "serial_walk" and walked:
+        kernels = self.kernels
+        stated = kernels.latent_regime if group.attention == "mla" else None
+        regime, walked = stated or kernels.regime, stated is not None or group.attention in ("full", "sliding", "chunked")
+        walks = walked and (kernels.unsplit or (several_rows and regime == "serial_walk"))
+        if walks and not kernels.packs_heads:
             return self._walk(group, asked, context, longest)
         reread = asked.rows_each if several_rows and regime == "kv_reread" and known(asked.sequences) else 1.0
-        return self._split(group, asked, context, reread)
+        operation = self._split(group, asked, context, reread)
+        if walks:  # Blocks that share a cache have no more of it than the memory gives them.
+            alone = self._walk(group, asked, context, longest)
+            return Operation(larger(alone.seconds, operation.seconds), alone.bound)
+        if several_rows or not kernels.idle_s:
+            return operation
+        return operation._replace(seconds=operation.seconds + asked.sequences * group.kv_heads * kernels.idle_s)
 
     def _split(self, group: LayerGroup, asked: ForwardPass, context: float, reread: float) -> Operation:
         share = group.heads / group.kv_heads
@@ -78,15 +116,17 @@ class AttentionCost:
         kv_bytes, blocks, flops = context * (reread * bytes_per_token), 0.0, 0.0
         if known(asked.sequences):
             rows = asked.rows_each / reread
-            # Rows × heads of one KV head fill tiles of the tensor units.
-            tile = self.hardware.coefficients.attention_tile_rows.value
-            tile_rows = math.ceil(rows * share / tile) * tile / share
+            # Rows × heads of one KV head fill tiles of the tensor units, each row its own where it gathers its own tokens.
+            tile, each = self.hardware.coefficients.attention_tile_rows.value, 1 if group.gathers else rows
+            tile_rows = math.ceil(each * share / tile) * tile / share * (rows / each)
             flops_per_token = tile_rows * reread * group.attention_flops_per_row_and_token
             hidden = flops_per_token / self.hardware.attention_flops_per_s() <= (
                 reread * bytes_per_token / self.hardware.attention_bandwidth_bytes_per_s
             )
             # Alone, arithmetic that takes less than the stream at one context does so at any.
-            if asked.prefill or group.index_flops_per_row_and_token or not hidden:
+            if group.gathers:
+                flops = larger(context, asked.sequences * group.gathered_tokens) * flops_per_token
+            elif asked.prefill or group.index_flops_per_row_and_token or not hidden:
                 flops = context * flops_per_token
             flops += asked.context_tokens * (rows * group.index_flops_per_row_and_token)
             kv_bytes += asked.context_tokens * (group.index_elements_per_token * self.kv_number_bytes)
@@ -102,19 +142,23 @@ class AttentionCost:
         return split_kv_attention(kv_bytes, blocks, flops, self.hardware)
 
     def _walk(self, group: LayerGroup, asked: ForwardPass, context: float, longest: float) -> Operation:
-        dim, heads, device = group.head_dim, group.heads, self.hardware
+        dim, device = group.head_dim, self.hardware
+        # Query rows that a head of keys and values sees, where its query heads share a block.
+        heads, share = (group.kv_heads, group.heads / group.kv_heads) if self.kernels.packs_heads else (group.heads, 1.0)
         sequences = asked.sequences
-        blocks_each = math.ceil(asked.rows / sequences / ATTENTION_TILE_ROWS) if sequences else 1
-        rows = asked.rows / sequences / blocks_each if sequences else 0.0
+        blocks_each = math.ceil(share * asked.rows / sequences / ATTENTION_TILE_ROWS) if sequences else 1
+        rows = share * asked.rows / sequences / blocks_each if sequences else 0.0
         total_s = heads * blocks_each * (sequences * walk_s(context / sequences, rows, dim, device)) if sequences else 0.0
         longest_s = walk_s(longest, rows, dim, device) if sequences else 0.0
         blocks = heads * blocks_each * sequences
         for new, before in asked.prefill:
-            tiles = math.ceil(new / ATTENTION_TILE_ROWS)
-            total_s += heads * tiles * walk_s(_seen_tokens(new, before, group.window), new / tiles, dim, device)
-            longest_s = max(longest_s, walk_s(min(before + new, group.window or before + new), new / tiles, dim, device))
+            tiles = math.ceil(share * new / ATTENTION_TILE_ROWS)
+            total_s += heads * tiles * walk_s(_seen_tokens(new, before, group.window), share * new / tiles, dim, device)
+            seen = min(before + new, group.window or before + new)
+            longest_s = max(longest_s, walk_s(seen, share * new / tiles, dim, device))
             blocks += heads * tiles
-        walked = serial_walk_attention(longest_s, total_s, math.ceil(blocks), device)
+        factor = self.kernels.walk_factor
+        walked = serial_walk_attention(factor * longest_s, factor * total_s, math.ceil(blocks), device)
         # Where query heads share keys and values in place, nothing is copied; nor are prompts, whose mask the kernel builds.
         copied = context * (group.heads / group.kv_heads * group.kv_elements_per_token * self.kv_number_bytes)
         copies_s = cache_copies_s(copied, device) if heads > group.kv_heads else 0.0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from simulator.architecture import ModelArchitecture
-from simulator.cost.drafting import CACHED_METHODS, Drafter
+from simulator.cost.drafting import Drafter, keeps_cache
 from simulator.cost.forward import ForwardCost
 from simulator.cost.parallelism import ONE_GROUP, Parallelism
 from simulator.cost.pricer import StepPricer
@@ -49,7 +49,8 @@ class Deployment:
     @property
     def keeps_draft_cache(self) -> bool:
         """Whether the drafter has a KV cache of its own."""
-        return self.separate_drafter is not None and self.method in CACHED_METHODS
+        drafter = self.separate_drafter
+        return drafter is not None and keeps_cache(self.method, drafter)
 
     @property
     def devices(self) -> int:

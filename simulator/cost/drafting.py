@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from simulator.architecture import ModelArchitecture
 from simulator.cost.forward import ForwardCost
 from simulator.cost.forward_pass import ForwardPass, uniform_pass
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.cost.roofline import Bound
+from simulator.cost.step_scale import UPKEEP
 from simulator.cost.tape import added, looked_up, smaller
 from simulator.cost.terms import CostTerm, PassCost
 from simulator.draft_tree import Tree
@@ -39,7 +41,7 @@ class Drafter:
     @property
     def has_cache(self) -> bool:
         """Whether it keeps a KV cache of its own, which prompts and accepted tokens must fill."""
-        return self.passes is not None and self.method in CACHED_METHODS
+        return self.passes is not None and keeps_cache(self.method, self.passes.architecture)
 
     @property
     def step_overhead_s(self) -> float:
@@ -53,6 +55,11 @@ class Drafter:
         told = self.engine.draft_broadcast_s
         several = self.passes is not None and self.passes.tensor_parallel_size > 1
         return self.host_time_factor * told.value if told is not None and several else 0.0
+
+
+def keeps_cache(method: str, drafter: ModelArchitecture) -> bool:
+    """Whether a drafter of this method has a KV cache of its own."""
+    return method in _CACHED_METHODS and drafter.kv_source == "own"
 
 
 def overhead_name(engine: ServingEngine, method: str) -> str:
@@ -89,7 +96,7 @@ def idle_terms(drafter: Drafter, sequences: int, context_tokens: float) -> list[
     cost = drafter.passes.price(uniform_pass(sequences, 1, context_tokens / sequences, window))
     headless = tuple(term for term in cost.terms if term.name != "lm_head")
     seconds = added([term.seconds for term in headless]) + drafter.passes.fusion_s(sequences)
-    return [CostTerm("draft_cache_upkeep", seconds + drafter.step_overhead_s + drafter.broadcast_s, cost.bound)]
+    return [CostTerm(UPKEEP, seconds + drafter.step_overhead_s + drafter.broadcast_s, cost.bound)]
 
 
 def _sequential(drafter: Drafter, gamma: int, sequences: int, context: float) -> list[CostTerm]:
@@ -157,7 +164,9 @@ def _terms(drafter: Drafter, first_s: float, first: Bound, later_s: float, later
 
 
 def _first_pass(drafter: Drafter, gamma: int) -> tuple[float, int]:
-    """(rows per sequence in the first pass, number of passes) by the engine's rule for the draft's cache."""
+    """(rows per sequence in the first pass, number of passes) by the engine's rule for the draft's cache, where it has one."""
+    if not drafter.has_cache:
+        return 1, gamma
     if drafter.engine.draft_cache == "padded":
         return gamma + 1, gamma
     if drafter.engine.draft_cache == "catch_up":
@@ -199,5 +208,5 @@ METHODS: dict[str, Callable[[Drafter, int, int, float], list[CostTerm]]] = {
 }
 # What devices wait for launches of draft passes, where the engine has graphs of the target alone.
 LAUNCH_WAIT = "draft_launch_wait"
-CACHED_METHODS = ("draft_model", "eagle", "eagle3", "mtp", "block")
+_CACHED_METHODS = ("draft_model", "eagle", "eagle3", "mtp", "block")
 FUSING_METHODS = ("eagle3", "block")

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from simulator.architecture import RECURRENT, LayerGroup, ModelArchitecture
-from simulator.cost.attention import AttentionCost
+from simulator.architecture import ONE_BLOCK_LETTERS, RECURRENT, LayerGroup, ModelArchitecture, Part
+from simulator.cost.attention import AttentionCost, attention_kernels
 from simulator.cost.exchanges import ExchangeCost
 from simulator.cost.experts import ExpertCost
 from simulator.cost.forward_pass import ForwardPass
+from simulator.cost.invariant import matrix_rates
 from simulator.cost.parallelism import ONE_GROUP, Parallelism
 from simulator.cost.roofline import (
     Bound,
@@ -29,7 +30,7 @@ from simulator.cost.states import state_term
 from simulator.cost.tape import added, all_looked_up, known, larger
 from simulator.cost.terms import CostTerm, PassCost, terms_at
 from simulator.hardware import Hardware
-from simulator.number_format import FORMATS
+from simulator.number_format import FORMATS, NumberFormat
 from simulator.serving_engine import ServingEngine, captured_rows
 
 # Norm, rotary embedding and KV write around attention (or its state), norm and activation around an MLP: engines fuse the rest.
@@ -67,7 +68,6 @@ class ForwardCost:
     kv_cache: str
     parallelism: Parallelism = ONE_GROUP
     captured: bool = True
-    _dense: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _heads: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _fusions: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     _by_rows: dict[int, tuple[CostTerm, CostTerm]] = field(default_factory=dict, init=False, repr=False)
@@ -81,13 +81,10 @@ class ForwardCost:
         self.row_law = self.engine.row_law(self.weights, self.hardware)
         self.moe_layers = sum(group.count for group in self.groups if group.experts is not None)
         self.recurrent_layers = sum(group.count for group in self.groups if group.attention in RECURRENT)
-        one_block = set(model.layer_pattern or "") & set("MED")
+        one_block = ONE_BLOCK_LETTERS & set(model.layer_pattern or "")
         self.mixers = sum(group.count for group in self.groups if group.attention != "none")
         self.mlps = sum(group.count for group in self.groups if not one_block or group.attention == "none")
-        self.attention = AttentionCost(
-            self.groups, self.hardware, self.engine.attention_regime(self.hardware), self.engine.latent_attention,
-            FORMATS[self.kv_cache].bytes,
-        )  # fmt: skip
+        self._set_kernels()
         self.experts = ExpertCost(
             model, self.hardware, self.tensor_parallel_size, self.parallelism, self.format.bytes, self.compute_dtype,
             self.engine.expert_tile_rows(self.weights, self.hardware), self.row_law,
@@ -96,6 +93,12 @@ class ForwardCost:
             model, self.hardware, self.engine, self.tensor_parallel_size, self.parallelism, self.weights, self.mixers, self.mlps,
             self.moe_layers, next((group.experts.top_k for group in self.groups if group.experts is not None), 0),
         )  # fmt: skip
+
+    def _set_kernels(self) -> None:
+        """Which attention and matrix kernels run, as the server was started."""
+        kernels = attention_kernels(self.engine, self.hardware)
+        self.attention = AttentionCost(self.groups, self.hardware, kernels, FORMATS[self.kv_cache].bytes)
+        self.rates = matrix_rates(self.engine, self.hardware, self.compute_dtype)
 
     @property
     def window(self) -> int | None:
@@ -107,6 +110,9 @@ class ForwardCost:
         changed = copy.copy(self)
         changed.engine = engine
         changed.exchanges, changed._decoding = replace(self.exchanges, engine=engine), {}
+        changed._set_kernels()
+        if changed.rates != self.rates:
+            changed._heads, changed._fusions, changed._by_rows = {}, {}, {}
         return changed
 
     @cached_property
@@ -139,15 +145,21 @@ class ForwardCost:
         return self.recurrent_layers * LAUNCHES["recurrent"] / (LAUNCHES["attention"] + LAUNCHES["mlp"])
 
     def _launches(self, group: LayerGroup) -> int:
-        """Kernels of one layer, a dense MLP left out. In 8 or 4 bit the rows of every matrix but a router are scaled first."""
-        count, scaled = 0, len(group.matrices)
+        """Kernels of one layer, a dense MLP left out. Where a matrix computes in 8 or 4 bit its rows are scaled first."""
+        count, scaled = 0, sum(self._scaled(self.stored(part)) for part in group.parts)
         if group.attention != "none":
             count += LAUNCHES[_MIXERS.get(group.attention, "attention")]
         if group.experts is not None:
             count += LAUNCHES["experts"] + (LAUNCHES["mlp"] if self.architecture.shared_expert_width else 0)
-            scaled += 1  # two grouped ones, no router
-        quantized = self.format.quantized and self.compute_dtype != self.hardware.wide_dtype
-        return count + (scaled if quantized else 0)
+            scaled += 2 * self._scaled(self.format)  # two grouped ones
+        return count + scaled
+
+    def stored(self, part: Part) -> NumberFormat:
+        """How this checkpoint stores a part of its layers."""
+        return self.architecture.format_of(part, self.weights)
+
+    def _scaled(self, stored: NumberFormat) -> bool:
+        return stored.quantized and self.hardware.compute_dtype(stored.name) != self.hardware.wide_dtype
 
     def price(self, asked: ForwardPass) -> PassCost:
         """The pass, term by term: layers, experts, LM head, attention, states, small kernels, all-reduce, launches."""
@@ -199,7 +211,13 @@ class ForwardCost:
             terms.append(CostTerm("unfused_kernels", unfused_s, "latency"))
         terms += self.exchanges.terms(rows, new_tokens - asked.rows, asked.load)
         # A number that is not known yet was large as the tape was recorded: what is captured then always is.
-        return _OtherTerms(tuple(terms), launch_s if captured(int(known(new_tokens))) is None else None)
+        if captured(int(known(new_tokens))) is None:
+            return _OtherTerms(tuple(terms), launch_s)
+        if self.engine.piece_launch_s is None or self.engine.piece_gap_s is None or prompts:
+            return _OtherTerms(tuple(terms), None)
+        slower = self.mixers * self.host_time_factor
+        terms.append(CostTerm("graph_pieces", self.mixers * self.engine.piece_gap_s.value, "latency"))
+        return _OtherTerms(tuple(terms), slower * self.engine.piece_launch_s.value)
 
     def _head_term(self, rows: int) -> tuple[CostTerm]:
         head = self.lm_head(rows)
@@ -216,48 +234,62 @@ class ForwardCost:
 
     def layer_gemms(self, rows: int) -> Operation:
         """All dense matrices of all layers for `rows` rows."""
-        found = self._dense.get(rows)
-        if found is None:
-            found = self._dense[rows] = self.matrices_s(rows, self._dense_shapes)
-        return found
+        each = [self.matrices_s(rows, shapes, stored) for stored, shapes in self._dense_shapes.items()]
+        if len(each) == 1:
+            return each[0]
+        longest = max(each, key=lambda operation: operation.seconds, default=Operation(0.0, "memory"))
+        return Operation(sum(operation.seconds for operation in each), longest.bound)
 
     @cached_property
-    def _dense_shapes(self) -> list[tuple[float, float, int]]:
-        return [(n, k, group.count) for group in self.groups for n, k in group.matrices]
+    def _dense_shapes(self) -> dict[NumberFormat, list[tuple[float, float, int]]]:
+        """(n, k, how many) of the dense matrices, by the type they are stored in."""
+        found: dict[NumberFormat, list[tuple[float, float, int]]] = {}
+        for group in self.groups:
+            for (n, k), part in zip(group.matrices, group.parts, strict=True):
+                found.setdefault(self.stored(part), []).append((n, k, group.count))
+        return found
 
     def lm_head(self, rows: int) -> Operation:
-        """LM head over `rows` rows, in 16 bit unless the format quantizes it too."""
+        """LM head over `rows` rows, in 16 bit unless the checkpoint quantizes it too; its rows are never scaled."""
         if rows == 0:
             return Operation(0.0, "memory")
         found = self._heads.get(rows)
         if found is None:
             n, k = self.architecture.lm_head_shape(self.tensor_parallel_size)
-            head_format = FORMATS["fp32"] if self.weights == "fp32" else self.format
-            wide = head_format.quantized and head_format.head_bits >= 16
-            law = self.engine.row_law("bf16", self.hardware) if wide else self.row_law
+            own = self.architecture.head_format(self.weights)
+            wide = own is None and self.format.quantized and self.format.head_bits >= 16
+            law = self.engine.row_law("bf16" if wide else (own or self.format).name, self.hardware)
             dtype = (
                 "fp32"
                 if self.weights == "fp32" and "fp32" in self.hardware.profile.peak_flops_per_s
                 else self.hardware.wide_dtype
             )
-            found = self._heads[rows] = gemm(rows, n, k, head_format.head_bytes, self.hardware, dtype, law)
+            rates = self.rates if dtype == self.compute_dtype else matrix_rates(self.engine, self.hardware, dtype)
+            head_bytes = self.architecture.head_bytes(self.weights)
+            found = self._heads[rows] = gemm(rows, n, k, head_bytes, self.hardware, dtype, law, rates)
         return found
 
     def fusion_s(self, rows: int) -> float:
         """A draft head's fusion of target states for `rows` rows; 0 for other models."""
         found = self._fusions.get(rows)
         if found is None:
-            shapes = [(n, k, 1) for n, k in self.architecture.fusion_shapes(self.tensor_parallel_size)]
-            found = self._fusions[rows] = self.matrices_s(rows, shapes).seconds
+            found = self._fusions[rows] = self.matrices_s(rows, self._fusion_shapes).seconds
         return found
+
+    @cached_property
+    def _fusion_shapes(self) -> list[tuple[float, float, int]]:
+        return [(n, k, 1) for n, k in self.architecture.fusion_shapes(self.tensor_parallel_size)]
 
     def heads_s(self, rows: int) -> Operation:
         """All matrices of Medusa, Hydra or MLP-speculator heads, once."""
         return self.matrices_s(rows, [(n, k, 1) for n, k in self.architecture.head_shapes(self.tensor_parallel_size)])
 
-    def matrices_s(self, rows: int, shapes: Sequence[tuple[float, float, int]]) -> Operation:
-        """(n, k, how many) GEMMs one after the other."""
-        return gemms(rows, shapes, self.format.bytes, self.hardware, self.compute_dtype, self.row_law)
+    def matrices_s(self, rows: int, shapes: Sequence[tuple[float, float, int]], stored: NumberFormat | None = None) -> Operation:
+        """(n, k, how many) GEMMs one after the other, of the model's own type of weights or another."""
+        if stored is None or stored is self.format:
+            return gemms(rows, shapes, self.format.bytes, self.hardware, self.compute_dtype, self.row_law, self.rates)
+        dtype, law = self.hardware.compute_dtype(stored.name), self.engine.row_law(stored.name, self.hardware)
+        return gemms(rows, shapes, stored.bytes, self.hardware, dtype, law, matrix_rates(self.engine, self.hardware, dtype))
 
     def _small_kernels(self, rows: int) -> tuple[float, Bound]:
         moved = 4.0 * rows * self.architecture.hidden_size

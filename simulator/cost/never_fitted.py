@@ -1,4 +1,4 @@
-"""How far first predictions of published runs that nothing was fitted on were off, by engine and method.
+"""How far first predictions of published runs that no constant was fitted on were off, by engine and method.
 
 The sets `published_cases/unseen_cases*.csv` were each predicted once, and those predictions are kept (docs/accuracy.md, Never
 seen): here they are held against what was measured, the latest set first.
@@ -45,7 +45,7 @@ class FirstError:
 
 def first_error(engine_name: str, method: str) -> FirstError | None:
     """None where no set has enough runs. method: as `cost.unmeasured.method_key` has it."""
-    for logs in _sets():
+    for logs in sets_latest_first():
         found = [log for engine, drafting, log in logs if drafting == method and _name_of(engine) == engine_name]
         if len(found) >= FEWEST_RUNS:
             return FirstError(tuple(found))
@@ -53,7 +53,7 @@ def first_error(engine_name: str, method: str) -> FirstError | None:
 
 
 @cache
-def _sets() -> tuple[tuple[tuple[str, str, float], ...], ...]:
+def sets_latest_first() -> tuple[tuple[tuple[str, str, float], ...], ...]:
     """(engine, method, error) of every run of each set that was predicted, the latest set first."""
     folder = resources.folder(FOLDER)
     tables = sorted(folder.glob("unseen_first*.csv"), key=_number, reverse=True)

@@ -17,6 +17,7 @@ from simulator.cost.parallelism import fullest_prompts, share
 from simulator.cost.pipeline import bubble
 from simulator.cost.roofline import logits_s
 from simulator.cost.round import RoundCost
+from simulator.cost.step_scale import AS_PRICED, UNOVERLAPPED, StepScale
 from simulator.cost.tape import Tape, added, larger
 from simulator.cost.terms import CostTerm, PassCost
 from simulator.serving_engine import ServingEngine
@@ -35,13 +36,13 @@ class StepPricer:
     """Prices plain steps, rounds and mixed steps of one configuration. `drafter` None = no speculation.
 
     drafts_at: tokens that the policy drafts while so many sequences decode, so that no text is searched where it is off; None:
-    always. round_scale: what the decoding part of an engine step takes beside what the formulas say, as if R were so much larger.
+    always. scale: of the decoding part of engine steps (`price`, `alike`), beside what the formulas say.
     """
 
     target: ForwardCost
     drafter: Drafter | None = None
     drafts_at: Callable[[int], int] | None = None
-    round_scale: float = 1.0
+    scale: StepScale = AS_PRICED
     _alike_rounds: dict[tuple[int, int], AlikeRounds | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     _prompts_by_drafts: dict[int, PromptsBeside] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -201,14 +202,11 @@ class StepPricer:
             draft = [term for term in terms if term.name.startswith("draft")]
             verify = [term for term in terms if not term.name.startswith("draft")]
             terms += bubble(self.target, self.drafter, in_flight, verify, draft)
-        named = self._scaled(_named(terms))
+        named = self.scale.scaled(_named(terms), gamma > 0)
         if prefill:
             mixed = asked._replace(prefill=tuple(prefill), logit_rows=asked.logit_rows + prompts_finished, load=mixed_load)
             named += self._prefill_terms(mixed, _target_s(own), bool(drafting), draft_prefill)
         return StepCost(added(seconds for _, seconds in named), tuple(named))
-
-    def _scaled(self, named: list[tuple[str, float]]) -> list[tuple[str, float]]:
-        return named if self.round_scale == 1 else [(name, seconds * self.round_scale) for name, seconds in named]
 
     @property
     def sums_suffice(self) -> bool:
@@ -233,7 +231,7 @@ class StepPricer:
             beside = self._prompts_by_drafts.get(drafted)
             if beside is None:
                 beside = self._prompts_by_drafts[drafted] = PromptsBeside(partial(self._prompts_beside, drafted))
-            return AlikeRounds(tape, self._scaled(own), _target_s(own), partial(beside, sequences))
+            return AlikeRounds(tape, self.scale.scaled(own, drafted > 0), _target_s(own), partial(beside, sequences))
         except TypeError:
             return None
 
@@ -336,13 +334,14 @@ class StepPricer:
     def _prompts_alone(
         self, prefill: tuple[tuple[int, int], ...], drafts_of: tuple[tuple[int, int], ...]
     ) -> list[tuple[str, float]]:
-        """Each chunk as a pass of its own, with its draft's."""
+        """Each chunk as a pass of its own, and each of the draft's, of which the fullest rank may have another number."""
         assert self.drafter is not None
         named = []
-        for chunk, draft_chunk in zip(prefill, drafts_of, strict=True):
+        for chunk in prefill:
             asked = ForwardPass(0, 0, 0.0, 0.0, 0.0, (chunk,), 1)
             named.append(("prefill", added([term.seconds for term in self._pass_terms(asked, False)])))
-            named += [(term.name, term.seconds) for term in draft_prefill_terms(self.drafter, (draft_chunk,))]
+        for chunk in drafts_of:
+            named += [(term.name, term.seconds) for term in draft_prefill_terms(self.drafter, (chunk,))]
         return named
 
     def _pass_terms(self, asked: ForwardPass, speculative: bool) -> list[CostTerm]:
@@ -362,7 +361,7 @@ class StepPricer:
         found = self._unoverlapped or {}
         requests = asked.sequences + len(asked.prefill)
         seconds = found.get("step", 0.0) + requests * found.get("request", 0.0)
-        return CostTerm("unoverlapped_host", seconds + (found.get("round", 0.0) if speculative else 0.0), "host")
+        return CostTerm(UNOVERLAPPED, seconds + (found.get("round", 0.0) if speculative else 0.0), "host")
 
     def _undrafted_terms(self, asked: ForwardPass, speculative: bool = False) -> list[CostTerm]:
         """The same where the engine's steps overlap as they do without a drafter."""

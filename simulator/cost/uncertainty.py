@@ -8,21 +8,24 @@ through the physical constants that it speaks about.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.architecture import RECURRENT
+from simulator.cost.attention import attention_kernels
 from simulator.cost.deployment import Deployment
 from simulator.cost.doubts import ROUND_NOISE_STD, Doubts, shipped_doubts
 from simulator.cost.drafting import overhead_name
 from simulator.cost.pricer import StepPricer
 from simulator.cost.remote_draft import RemoteDraft
-from simulator.cost.spread import Spread
+from simulator.cost.spread import RoundDoubt, Spread
 from simulator.cost.unmeasured import unmeasured
-from simulator.hardware import Hardware, Quantity
+from simulator.hardware import BY_TYPE, Hardware, Quantity, quantities_of
 from simulator.serving_engine import ServingEngine
 from simulator.speculation import MODELLESS_METHODS
 
@@ -30,6 +33,8 @@ from simulator.speculation import MODELLESS_METHODS
 STEP_NOISE_STD = 0.05
 _FRACTIONS_MAX = 1.0
 _ROW_LAWS = "small_rows"
+# Constants of GEMMs, by the type that they compute in.
+_BY_TYPE = (*BY_TYPE, "gemm_row_factors")
 # What the cost reads from the profile itself: datasheet values, without doubt unless their sources disagree.
 _PEAKS = ("memory_bandwidth_bytes_per_s", "peak_flops_per_s", "link_bandwidth_bytes_per_s")
 
@@ -49,6 +54,20 @@ class UncertainPricer:
         object.__setattr__(self, "base", self.deployment.pricer(self.full_acceptance_rate))
         object.__setattr__(self, "shifted", tuple(self._shifted()))
         object.__setattr__(self, "correlation", _correlation(self.deployment, [name for name, _ in self.shifted]))
+
+    def with_full_acceptance_rate(self, rate: float) -> UncertainPricer:
+        """The same at another share of rounds that are accepted in full: what is known of matrices holds for both."""
+        if rate == self.full_acceptance_rate:
+            return self
+        changed = copy.copy(self)
+        shifted = tuple((name, pricer.with_full_acceptance_rate(rate)) for name, pricer in self.shifted)
+        for name, value in (
+            ("full_acceptance_rate", rate),
+            ("base", self.base.with_full_acceptance_rate(rate)),
+            ("shifted", shifted),
+        ):
+            object.__setattr__(changed, name, value)
+        return changed
 
     def _shifted(self) -> Iterator[tuple[str, StepPricer]]:
         for name, shifted in _shifts(self.deployment):
@@ -72,17 +91,21 @@ class UncertainPricer:
         ratio, _ = self.sensitivities(gamma, batch, context, 1.0)
         return math.sqrt(self._covariance(ratio, ratio)) / self.doubts.coefficient_share
 
-    def spread(self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0, *, assumed_std: float = 0.0) -> Spread:
-        """The doubt of ln R: of coefficients, of repetition, of what was never measured, and of what was assumed besides."""
+    def spread(self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0) -> Spread:
+        """All doubt of ln R."""
+        return self.doubt(gamma, batch, context, proposal_rate).spread
+
+    def doubt(
+        self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0, *, assumed_std: float = 0.0
+    ) -> RoundDoubt:
+        """Of coefficients, of repetition, of what was assumed besides, and of what was never measured."""
         ratio, _ = self.sensitivities(gamma, batch, context, proposal_rate)
         coefficients = math.hypot(math.sqrt(self._covariance(ratio, ratio)), assumed_std)
-        return self._with_floor(coefficients, self.base.round(gamma, batch, context, proposal_rate).r)
+        return self._round_doubt(coefficients, self.base.round(gamma, batch, context, proposal_rate).r)
 
-    def _with_floor(self, coefficients: float, r: float) -> Spread:
-        """With what stays in doubt whatever the coefficients, down to R = 1: a round holds a plain step of the same batch, with
-        more rows, and so is never the cheaper of the two. None of the published runs measured less."""
-        doubt = unmeasured(self.deployment).spread(self.doubts).widened(math.hypot(coefficients, ROUND_NOISE_STD))
-        return doubt.not_below(1 / max(r, 1.0))
+    def _round_doubt(self, coefficients: float, r: float) -> RoundDoubt:
+        known = Spread.even(math.hypot(coefficients, ROUND_NOISE_STD))
+        return RoundDoubt(r, known, unmeasured(self.deployment).spread(self.doubts, r))
 
     def given_plain_step(
         self,
@@ -93,8 +116,8 @@ class UncertainPricer:
         proposal_rate: float = 1.0,
         *,
         assumed_std: float = 0.0,
-    ) -> tuple[float, Spread]:
-        """(R, the doubt of its logarithm that remains) once a plain step of `measured_s` was seen."""
+    ) -> RoundDoubt:
+        """R and the doubt of its logarithm that remains, once a plain step of `measured_s` was seen."""
         ratio, plain = self.sensitivities(gamma, batch, context, proposal_rate)
         base = self.base.round(gamma, batch, context, proposal_rate)
         surprise = math.log(measured_s / base.plain_step_s)
@@ -103,7 +126,7 @@ class UncertainPricer:
         left = self._covariance(ratio, ratio) - gain * shared
         # Linear in the surprise: a step measured far from the model must not make a round cheaper than the step it contains.
         r = max(base.r * math.exp(gain * surprise), min(base.r, 1.0))
-        return r, self._with_floor(math.hypot(math.sqrt(max(left, 0.0)), assumed_std), r)
+        return self._round_doubt(math.hypot(math.sqrt(max(left, 0.0)), assumed_std), r)
 
     def _covariance(self, first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
         """Of two quantities, by their sensitivities, as far as it shows; a variance is none below 0."""
@@ -140,29 +163,31 @@ def quantities(deployment: Deployment) -> dict[str, Quantity]:
     """Every coefficient that an `UncertainPricer` may shift, by name; all-reduce tables are left out."""
     hardware = deployment.hardware
     found = [
-        *_quantities(hardware.profile, _PEAKS),
+        *quantities_of(hardware.profile, _PEAKS),
         *links(deployment).items(),
-        *_quantities(hardware.coefficients),
-        *_quantities(deployment.engine),
+        *quantities_of(hardware.coefficients),
+        *quantities_of(deployment.engine),
     ]
     remote = deployment.remote_draft
     if remote is not None and remote.hardware.profile_id != hardware.profile_id:
         theirs = remote.hardware.coefficients
-        found += [(f"draft_device.{name}", quantity) for name, quantity in _quantities(theirs)]
+        found += [(f"draft_device.{name}", quantity) for name, quantity in quantities_of(theirs)]
     return dict(found)
 
 
 def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
     """The deployment with one coefficient raised by one standard deviation, for each that has a doubt."""
     hardware, engine = deployment.hardware, deployment.engine
-    for name, quantity in (*_quantities(hardware.profile, _PEAKS), *links(deployment).items()):
+    for name, quantity in (*quantities_of(hardware.profile, _PEAKS), *links(deployment).items()):
         if quantity.doubt > 0:
             yield name, _on(deployment, _with_peak(hardware, name, _raised(name, quantity)))
     matters = _relevant(deployment)
-    for name, quantity in _quantities(hardware.coefficients):
+    for name, quantity in quantities_of(hardware.coefficients):
         if quantity.doubt > 0 and quantity.value > 0 and matters(name):
             yield name, _on(deployment, with_coefficient(hardware, name, _raised(name, quantity)))
     for dtype, factors in hardware.profile.gemm_row_factors.items():
+        if not matters(f"gemm_row_factors.{dtype}"):
+            continue
         raised = factors.raised_above_one_row(math.exp(factors.doubt))
         tables = {**hardware.profile.gemm_row_factors, dtype: raised}
         changed = replace(hardware, profile=hardware.profile.model_copy(update={"gemm_row_factors": tables}))
@@ -174,7 +199,7 @@ def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
     remote = deployment.remote_draft
     if remote is not None and remote.hardware.profile_id != hardware.profile_id:
         yield from _remote_shifts(deployment, remote)
-    for name, quantity in _quantities(engine):
+    for name, quantity in quantities_of(engine):
         if quantity.doubt > 0 and quantity.value > 0 and matters(name):
             yield name, replace(deployment, engine=with_constant(engine, name, _raised(name, quantity)))
     for name, changed_engine in _row_law_shifts(deployment):
@@ -190,7 +215,7 @@ def _row_law_shifts(deployment: Deployment) -> Iterator[tuple[str, ServingEngine
     for place, law in enumerate(engine.small_rows):
         if not any(law is used for used in in_use):
             continue
-        for name, quantity in _quantities(law):
+        for name, quantity in quantities_of(law):
             if quantity.doubt > 0 and quantity.value > 0:
                 changed = law.model_copy(update={name: _raised(name, quantity)})
                 laws = (*engine.small_rows[:place], changed, *engine.small_rows[place + 1 :])
@@ -198,21 +223,25 @@ def _row_law_shifts(deployment: Deployment) -> Iterator[tuple[str, ServingEngine
 
 
 def _relevant(deployment: Deployment) -> Callable[[str], bool]:
-    """Whether a constant can move R at all: those of experts, states, trees, searches and kernels that do not run cannot."""
+    """Whether a constant can move R at all: those of experts, states, trees, searches, kernels and types not run cannot."""
     models = [model for model in (deployment.target, deployment.drafter) if model is not None]
     groups = [group for model in models for group in model.layer_groups(1)]
+    kernels = attention_kernels(deployment.engine, deployment.hardware)
     runs = {
         "expert": any(group.experts is not None for group in groups),
         "grouped": any(group.experts is not None and group.experts.grouped for group in groups),
-        "state": any(group.attention in ("linear", "mamba") for group in groups),
+        "state": any(group.attention in RECURRENT for group in groups),
         "tree": deployment.tree is not None,
         "ngram": deployment.method in MODELLESS_METHODS,
-        "walk": deployment.engine.attention_regime(deployment.hardware) == "serial_walk",
+        "walk": kernels.unsplit or kernels.regime == "serial_walk",
         "broadcast": deployment.tensor_parallel_size * deployment.parallelism.pipeline_parallel_size > 1,
         "unoverlapped": deployment.method in deployment.engine.unoverlapped_methods,
         "reserved": False,
         "prompt": False,
     }
+    types = {deployment.weights} | ({deployment.drafter_weights} if deployment.drafter is not None else set())
+    # Attention, LM heads and routers compute in the wide type whatever the weights are.
+    computed = {deployment.hardware.wide_dtype, *map(deployment.hardware.compute_dtype, types), *(types & {"fp32"})}
     chosen = {
         "draft_step_overhead_s": overhead_name(deployment.engine, deployment.method),
         "layer_overhead_s": deployment.hardware.profile.vendor,
@@ -220,6 +249,8 @@ def _relevant(deployment: Deployment) -> Callable[[str], bool]:
 
     def relevant(name: str) -> bool:
         outer, _, inner = name.partition(".")
+        if outer in _BY_TYPE:
+            return inner in computed
         return inner == chosen[outer] if outer in chosen else runs.get(name.split("_")[0], True)
 
     return relevant
@@ -240,16 +271,6 @@ def _remote_shifts(deployment: Deployment, remote: RemoteDraft) -> Iterator[tupl
         quantity: Quantity = getattr(coefficients, name)
         slower = with_coefficient(remote.hardware, name, _raised(name, quantity))
         yield f"draft_device.{name}", replace(deployment, remote_draft=replace(remote, hardware=slower))
-
-
-def _quantities(holder: object, fields: Iterable[str] = ()) -> Iterator[tuple[str, Quantity]]:
-    """Every Quantity of a spec, or of the `fields` named; those in a mapping as ``field.key``."""
-    for name in fields or type(holder).model_fields:  # type: ignore[attr-defined]
-        value = getattr(holder, name)
-        if isinstance(value, Quantity):
-            yield name, value
-        elif isinstance(value, dict):
-            yield from ((f"{name}.{key}", item) for key, item in value.items() if isinstance(item, Quantity))
 
 
 def _raised(name: str, quantity: Quantity) -> Quantity:

@@ -8,14 +8,14 @@ cost model asks it, `finding.py` for names, `overrides.py` for what a scenario c
 from __future__ import annotations
 
 from simulator.hardware.all_reduce import AllReduceCost, AllReduceKind, AllReduceTable
-from simulator.hardware.coefficients import BY_TYPE, Coefficients
+from simulator.hardware.coefficients import BY_TYPE, Coefficients, GemmRates
 from simulator.hardware.defaults import filled
 from simulator.hardware.device import Hardware
 from simulator.hardware.finding import find_hardware
-from simulator.hardware.links import INTER_NODE
+from simulator.hardware.links import INTER_NODE, bridge_note
 from simulator.hardware.overrides import HardwareOverride, override
 from simulator.hardware.profile import HardwareProfile, Kind
-from simulator.hardware.quantity import Quantity
+from simulator.hardware.quantity import Quantity, quantities_of
 from simulator.hardware.row_factors import RowFactors
 
 __all__ = [
@@ -25,13 +25,16 @@ __all__ = [
     "AllReduceKind",
     "AllReduceTable",
     "Coefficients",
+    "GemmRates",
     "Hardware",
     "HardwareOverride",
     "HardwareProfile",
     "Kind",
     "Quantity",
     "RowFactors",
+    "bridge_note",
     "filled",
     "find_hardware",
     "override",
+    "quantities_of",
 ]

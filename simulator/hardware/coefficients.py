@@ -83,7 +83,7 @@ BY_TYPE = tuple(name for name in Coefficients.model_fields if name == "flops_fra
 
 
 class GemmRates(NamedTuple):
-    """The GEMM law of one device and compute type, fractions multiplied out."""
+    """The GEMM law of one device and compute type, fractions multiplied out. whole_tiles: few rows are computed as a tile too."""
 
     bandwidth_bytes_per_s: float
     flops_per_s: float
@@ -96,3 +96,4 @@ class GemmRates(NamedTuple):
     walk_s_per_k: float
     walk_longest_s: float
     row_factors: RowFactors | None
+    whole_tiles: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 from simulator import resources
 from simulator.hardware.defaults import filled
@@ -38,7 +39,7 @@ def find_hardware(name: str, where: str = "", key: str = "hardware") -> Hardware
     """A device by id, path, name or alias, or one of these and its memory. Raises `SpecError` naming the nearest known one."""
     path = resources.file_of("hardware", name)
     if path is not None:
-        return _load(str(path))
+        return _load(path)
     if _key(name) in names():
         return _shipped(names()[_key(name)])
     found = _with_memory(name)
@@ -48,7 +49,7 @@ def find_hardware(name: str, where: str = "", key: str = "hardware") -> Hardware
 
 
 def _shipped(profile_id: str) -> Hardware:
-    return _load(str(resources.folder("hardware") / f"{profile_id}.yaml"))
+    return _load(resources.folder("hardware") / f"{profile_id}.yaml")
 
 
 def _with_memory(name: str) -> Hardware | None:
@@ -67,11 +68,11 @@ def _with_memory(name: str) -> Hardware | None:
     return replace(hardware, profile=profile.model_copy(update={"memory_bytes": memory}))
 
 
-@cache
-def _load(path: str) -> Hardware:
+@resources.once_per_file
+def _load(path: str | Path) -> Hardware:
     document = load_yaml(path)
     profile: HardwareProfile = check(HardwareProfile, document)
     problems = list(profile_problems(profile, document))
     if problems:
         raise SpecError(problems)
-    return filled(profile, path.rsplit("/", 1)[-1].removesuffix(".yaml"))
+    return filled(profile, Path(path).name.removesuffix(".yaml"))

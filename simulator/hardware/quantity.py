@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -31,3 +31,13 @@ class Quantity(Spec):
     def doubt(self) -> float:
         """One standard deviation of ln(value)."""
         return RELATIVE_STD[self.source] if self.relative_std is None else self.relative_std
+
+
+def quantities_of(holder: Spec, fields: Iterable[str] = ()) -> Iterator[tuple[str, Quantity]]:
+    """(name, quantity) of every Quantity of a spec, or of the `fields` named; those in a mapping as ``field.key``."""
+    for name in fields or type(holder).model_fields:
+        value = getattr(holder, name)
+        if isinstance(value, Quantity):
+            yield name, value
+        elif isinstance(value, dict):
+            yield from ((f"{name}.{key}", item) for key, item in value.items() if isinstance(item, Quantity))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from simulator.draft_policy import table_problems
+from simulator.interchange.engine_settings import SGLANG_SPECULATIVE_SEQUENCES
 from simulator.interchange.observed import lines
 from simulator.spec import Problem, SpecError, load_yaml, plain_scalar, shown, unique_keys
 
@@ -36,10 +37,13 @@ _TRTLLM_METHODS = {"MTP": "mtp", "EAGLE3": "eagle3", "EAGLE": "eagle3", "NGRAM":
 _LARGEST_BATCH = 65536
 # Flags that would change a step's cost and are not priced from the command.
 _MATTER = (
-    "--cpu-offload-gb", "--swap-space", "--kv-transfer-config", "--enable-lora", "--enforce-eager", "--disable-cuda-graph",
-    "--attention-backend", "--speculative-attention-mode", "--enable-dp-attention", "--quantization-param-path",
-    "--speculative-adaptive",
+    "--cpu-offload-gb", "--swap-space", "--kv-transfer-config", "--enable-lora", "--enable-dp-attention",
+    "--quantization-param-path", "--speculative-adaptive",
 )  # fmt: skip
+# Attention kernels by the names that engines give them, and those that are taken where deterministic ones do not say.
+_VLLM_BACKENDS = {"FLASH_ATTN": "flash_attn", "FLASHINFER": "flashinfer", "TRITON_ATTN": "triton"}
+_SGLANG_BACKENDS = {name: name for name in ("fa3", "flashinfer", "triton")}
+_USUAL_BACKEND = {"vllm": "flash_attn", "sglang": "fa3"}
 
 
 @dataclass
@@ -62,9 +66,11 @@ def is_command(line: str) -> bool:
 def read_command(path: str | Path) -> ServerSettings:
     """The first server command of a file (a script, a note). Raises `SpecError` where there is none, or a flag is malformed."""
     taken: list[str] = []
+    exported: list[str] = []
     first = 0
     for number, text in lines(path):
         if not taken and not is_command(text):
+            exported += [text.strip().removeprefix("export ")] if text.strip().startswith("export ") else []
             continue
         first = first or number
         taken.append(text.rstrip().removesuffix("\\"))
@@ -72,7 +78,7 @@ def read_command(path: str | Path) -> ServerSettings:
             break
     if not taken:
         raise SpecError([Problem(str(path), "", "must hold a command such as 'vllm serve MODEL …' or 'sglang.launch_server …'")])
-    return parse_command(" ".join(taken), f"{path}:{first}")
+    return parse_command(" ".join((*exported, *taken)), f"{path}:{first}")
 
 
 def parse_command(text: str, where: str = "") -> ServerSettings:
@@ -110,6 +116,11 @@ class _Flags:
                     value, index = following, index + 1
                 self.values["--" + name.lstrip("-").replace("_", "-")] = value
             index += 1
+
+    def variable(self, name: str) -> str | None:
+        """Of the environment, as it is set before the command."""
+        start = name + "="
+        return next((word.removeprefix(start) for word in self.plain if word.startswith(start)), None)
 
     def text(self, *names: str) -> str | None:
         return next((self.values[name] for name in names if name in self.values), None)
@@ -158,7 +169,36 @@ def _vllm(flags: _Flags) -> ServerSettings:
         found.put("limits", "gpu_memory_utilization", share)
     if (text := flags.text("--speculative-config")) is not None:
         _vllm_speculation(text, flags.where, found)
+    _vllm_kernels(flags, found)
     return found
+
+
+def _vllm_kernels(flags: _Flags, found: ServerSettings) -> None:
+    """Which kernels run, from flags and from the variables before the command."""
+    backend = flags.text("--attention-backend") or flags.variable("VLLM_ATTENTION_BACKEND")
+    deterministic = flags.variable("VLLM_BATCH_INVARIANT") not in (None, "", "0")
+    _put_attention(found, backend, _VLLM_BACKENDS, deterministic)
+    config = flags.text("--compilation-config", "--O", "--compilation-config.cudagraph-mode", "--O.cudagraph-mode") or ""
+    pieces = "PIECEWISE" in config.upper() and "FULL_AND_PIECEWISE" not in config.upper()
+    eager = "--enforce-eager" in flags.values or config.upper() == "NONE" or '"NONE"' in config.upper()
+    if eager or pieces:
+        found.put("kernels", "graphs", "none" if eager else "piecewise")
+    if "--no-async-scheduling" in flags.values:
+        found.put("kernels", "overlap", False)
+
+
+def _put_attention(found: ServerSettings, backend: str | None, known: Mapping[str, str], deterministic: bool) -> None:
+    """Attention kernels by the engine's name, and whether results may depend on the batch."""
+    name = known.get(backend) if backend is not None else None
+    if backend is not None and name is None:
+        found.notes.append(f"the attention kernels {backend} are not known here: those of the engine's own choice are priced")
+    if deterministic and name is None:
+        name = _USUAL_BACKEND[found.engine]
+        found.notes.append(f"deterministic kernels without known attention: {name} is taken")
+    if name is not None:
+        found.put("kernels", "attention_backend", name)
+    if deterministic:
+        found.put("kernels", "deterministic", True)
 
 
 def _vllm_speculation(text: str, where: str, found: ServerSettings) -> None:
@@ -226,6 +266,7 @@ def _sglang(flags: _Flags) -> ServerSettings:
             found.put("limits", key, value)
     if (share := flags.fraction("--mem-fraction-static")) is not None:
         found.put("limits", "gpu_memory_utilization", share)
+    _sglang_kernels(flags, found)
     algorithm = flags.text("--speculative-algorithm", "--speculative-algo")
     if algorithm is None:
         return found
@@ -233,6 +274,12 @@ def _sglang(flags: _Flags) -> ServerSettings:
         must = f"must be an algorithm priced here ({', '.join(_SGLANG_METHODS)})"
         raise SpecError([Problem(flags.where, "--speculative-algorithm", must, shown(algorithm))])
     found.put("speculation", "method", _SGLANG_METHODS[algorithm.upper()])
+    if flags.whole("--max-running-requests") is None:
+        found.put("limits", "max_num_seqs", SGLANG_SPECULATIVE_SEQUENCES)
+        found.notes.append(
+            f"SGLang takes {SGLANG_SPECULATIVE_SEQUENCES} sequences at a time under speculation unless --max-running-requests "
+            "says otherwise (DeepSeek-V4: 256): so does this scenario, without speculation too"
+        )
     if (drafter := flags.text("--speculative-draft-model-path", "--speculative-draft-model")) is not None:
         found.put("speculation", "drafter", drafter)
     steps, width = flags.whole("--speculative-num-steps"), flags.whole("--speculative-eagle-topk") or 1
@@ -244,6 +291,17 @@ def _sglang(flags: _Flags) -> ServerSettings:
     else:
         found.notes.append("the number of steps is not in the command: SGLang chooses it by model")
     return found
+
+
+def _sglang_kernels(flags: _Flags, found: ServerSettings) -> None:
+    """Which kernels run. Verification takes the attention kernels of prompts, unless told to take those of plain steps."""
+    verified_as = flags.text("--speculative-attention-mode") or "prefill"
+    backend = flags.text(f"--{verified_as}-attention-backend", "--attention-backend")
+    _put_attention(found, backend, _SGLANG_BACKENDS, "--enable-deterministic-inference" in flags.values)
+    if "--disable-cuda-graph" in flags.values:
+        found.put("kernels", "graphs", "none")
+    if "--disable-overlap-schedule" in flags.values:
+        found.put("kernels", "overlap", False)
 
 
 def _formats(flags: _Flags, found: ServerSettings, *names: str) -> None:

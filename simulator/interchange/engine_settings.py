@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import yaml
 
 from simulator.draft_tree import Tree
+from simulator.kernel_switches import KernelSwitches
 
 ENGINES = ("vllm", "sglang", "trtllm", "llamacpp")
 FIELDS = {
@@ -21,12 +22,15 @@ FIELDS = {
         "method", "model", "num_speculative_tokens", "draft_tensor_parallel_size", "use_heterogeneous_vocab",
         "num_speculative_tokens_per_batch_size", "rejection_sample_method", "synthetic_acceptance_rates",
         "synthetic_acceptance_length", "kv_connector", "kv_role", "--kv-transfer-config", "--tensor-parallel-size",
+        "--attention-backend", "--enforce-eager", "--compilation-config", "cudagraph_mode",
+        "--no-async-scheduling", "VLLM_BATCH_INVARIANT",
     },
     "sglang": {
         "--speculative-algorithm", "--speculative-draft-model-path", "--speculative-num-steps", "--speculative-eagle-topk",
         "--speculative-num-draft-tokens", "--speculative-adaptive", "--speculative-adaptive-config",
         "--speculative-dflash-block-size", "--disaggregation-mode", "--disaggregation-transfer-backend",
-        "--tensor-parallel-size",
+        "--tensor-parallel-size", "--attention-backend", "--enable-deterministic-inference", "--disable-cuda-graph",
+        "--disable-overlap-schedule", "--max-running-requests",
     },
     "trtllm": {
         "decoding_type", "max_draft_len", "speculative_model", "num_nextn_predict_layers", "max_concurrency",
@@ -34,11 +38,13 @@ FIELDS = {
     },
     "llamacpp": {"--model-draft", "--spec-type", "--spec-draft-n-max"},
 }  # fmt: skip
+# Sequences at a time that SGLang takes under speculation, unless told (speculative_hook.py; sgl-project/sglang#33199, #34290).
+SGLANG_SPECULATIVE_SEQUENCES = 48
 # Public reports of mid 2026; the simulation prices steps with all graphs, as the second runner has them.
 VARYING_GAMMA = (
     "vLLM's first model runner gives up full CUDA graphs once γ varies, which cost 12 to 21 % of throughput against a fixed γ on "
     "an H100 (vllm#49986); the second (VLLM_USE_V2_MODEL_RUNNER=1) keeps them, but drafted the full γ at every batch until "
-    "vllm#51575: measure a table before relying on it"
+    "vllm#51575: measure a table before relying on it; kernels.graphs piecewise prices steps in pieces"
 )
 _SGLANG = {"eagle": "EAGLE", "eagle3": "EAGLE3", "mtp": "NEXTN", "draft_model": "STANDALONE", "ngram": "NGRAM", "block": "DFLASH"}
 _TRTLLM = {"eagle3": "Eagle3", "mtp": "MTP", "draft_model": "DraftTarget", "ngram": "NGram", "block": "DFlash"}
@@ -59,7 +65,8 @@ class PromptsApart:
 @dataclass(frozen=True)
 class Setting:
     """What is to be set. drafter: name or path, None where the method has none. by_batch: (first, last, γ), 0 = off.
-    prompts_apart: where prompts are computed on instances of their own."""
+    prompts_apart: where prompts are computed on instances of their own. kernels: what the server is started with beside.
+    max_num_seqs: sequences at a time, for engines that take fewer once they speculate."""
 
     method: str
     num_speculative_tokens: int
@@ -69,6 +76,8 @@ class Setting:
     tree: Tree | None = None
     heterogeneous_vocabulary: bool = False
     prompts_apart: PromptsApart | None = None
+    kernels: KernelSwitches = field(default_factory=KernelSwitches)
+    max_num_seqs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ class NotExpressibleError(ValueError):
 
 def snippets(engine: str, setting: Setting) -> tuple[Snippet, ...]:
     """The setting for one of `ENGINES`. Raises `NotExpressibleError` where the engine cannot do it."""
-    found, apart = _WRITERS[engine](setting), setting.prompts_apart
+    found, apart = _with_kernels(engine, _WRITERS[engine](setting), setting.kernels), setting.prompts_apart
     if apart is None:
         return found
     if engine in _ROLES:
@@ -148,6 +157,41 @@ def _vllm(setting: Setting) -> tuple[Snippet, ...]:
     return (Snippet("vllm", f"--speculative-config '{json.dumps(_vllm_config(setting))}'", notes=notes),)
 
 
+# ------------------------------------------------------------------------------------------------------------- kernels
+
+
+# By what a scenario calls it: flags, in the order of `KernelSwitches`. docs.vllm.ai (engine arguments, batch invariance) and
+# docs.sglang.io (server arguments).
+_BACKENDS = {
+    "vllm": {"flash_attn": "FLASH_ATTN", "flashinfer": "FLASHINFER", "triton": "TRITON_ATTN"},
+    "sglang": {"fa3": "fa3", "flashinfer": "flashinfer", "triton": "triton"},
+}
+_GRAPHS = {
+    "vllm": {"none": "--enforce-eager", "piecewise": '--compilation-config \'{"cudagraph_mode": "PIECEWISE"}\''},
+    "sglang": {"none": "--disable-cuda-graph"},
+}
+_NO_OVERLAP = {"vllm": "--no-async-scheduling", "sglang": "--disable-overlap-schedule"}
+_OTHER_KERNELS = "the scenario's kernels are not written: {} has no such switch here"
+
+
+def _with_kernels(engine: str, found: tuple[Snippet, ...], kernels: KernelSwitches) -> tuple[Snippet, ...]:
+    """Snippets whose first also starts the scenario's kernels, or says that it does not."""
+    if kernels == KernelSwitches():
+        return found
+    backend = _BACKENDS.get(engine, {}).get(kernels.attention_backend or "")
+    graphs = _GRAPHS.get(engine, {}).get(kernels.graphs or "")
+    if engine not in _BACKENDS or (kernels.attention_backend and not backend) or (kernels.graphs and not graphs):
+        return (replace(found[0], notes=(*found[0].notes, _OTHER_KERNELS.format(engine))), *found[1:])
+    flags = [found[0].text, f"--attention-backend {backend}" if backend else "", graphs or ""]
+    flags.append("" if kernels.overlap else _NO_OVERLAP[engine])
+    more: tuple[Snippet, ...] = ()
+    if kernels.deterministic and engine == "sglang":
+        flags.append("--enable-deterministic-inference")
+    elif kernels.deterministic:
+        more = (Snippet(engine, "export VLLM_BATCH_INVARIANT=1", notes=("in the environment of the server",)),)
+    return (replace(found[0], text=" ".join(flag for flag in flags if flag)), *more, *found[1:])
+
+
 # ------------------------------------------------------------------------------------------- prompts on their own instances
 
 
@@ -201,6 +245,8 @@ def _sglang(setting: Setting) -> tuple[Snippet, ...]:
         flags.append(f"--speculative-num-draft-tokens {nodes or steps + 1}")
     else:
         flags.append(f"--speculative-num-draft-tokens {setting.num_speculative_tokens + 1}")
+    if setting.max_num_seqs is not None:  # Not told, it takes SGLANG_SPECULATIVE_SEQUENCES.
+        flags.append(f"--max-running-requests {setting.max_num_seqs}")
     notes = ("draft tokens count the root: γ + 1 on a chain",)
     if setting.by_batch is None:
         return (Snippet("sglang", " ".join(flags), notes=notes),)

@@ -161,7 +161,7 @@ def scenario(
         parts["workload"]["num_requests"] = WORKLOAD_REQUESTS
     elif traffic is not None:
         parts["workload"] = workload_section(traffic, trace_file)
-    order = ("hardware", "parallel", "engine", "target", "speculation", "acceptance", "workload", "limits")
+    order = ("hardware", "parallel", "engine", "kernels", "target", "speculation", "acceptance", "workload", "limits")
     document = {name: parts[name] for name in order if parts.get(name)} | {"seed": 1}
     sources = [_file_name(run.where) for run in runs] + ([] if server is None else [f"a command for {server.engine}"])
     return f"# Imported from {', '.join(sources)}.\n" + _yaml(document)

@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from simulator.extra import not_installed
 from simulator.spec import Problem, SpecError, shown
 from simulator.workload import MAX_TOKENS, RequestTrace
 
@@ -89,8 +90,7 @@ def _counter(tokenizer: Path | None) -> Counter:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        must = "needs the package tokenizers: pip install 'specsim[calibrate]'"
-        raise SpecError([Problem(str(tokenizer), "tokenizer", must)]) from None
+        raise not_installed(str(tokenizer), ["tokenizers"], "tokenizer") from None
     try:
         counting = Tokenizer.from_file(str(tokenizer))
     except Exception as error:  # the library raises Exception itself

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from simulator.draft_tree import read_tree
 from simulator.plots.style import PLAIN, SPECULATION, new_figure, plain_numbers, styled
 from simulator.questions.accuracy import Scored, score
+from simulator.questions.engine_fit import UNFITTED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,8 +59,6 @@ def draw_errors(axes: Axes, scored: Sequence[Scored], along: Callable[[Scored], 
 
 
 def _points(axes: Axes, scored: Sequence[Scored], x: Callable[[Scored], float], y: Callable[[Scored], float]) -> None:
-    from simulator.questions.engine_fit import UNFITTED
-
     for unfitted, colour in ((True, PLAIN), (False, SPECULATION)):
         group = [each for each in scored if (each.case.family in UNFITTED) == unfitted]
         axes.plot([x(e) for e in group], [y(e) for e in group], "o", ms=4, alpha=0.45, mew=0, color=colour)
@@ -71,8 +71,6 @@ def _predicted_r(each: Scored) -> float:
 
 
 def _rows(each: Scored) -> float:
-    from simulator.draft_tree import read_tree
-
     point = each.case.point
     if point.tree_shape is not None:
         return float(read_tree(point.tree_shape).nodes)

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulator.plots.break_even import best_gamma_map, break_even_figure, chains
+from simulator.plots.best_gamma import best_gamma_map
+from simulator.plots.break_even import break_even_figure, chains
 from simulator.plots.break_even_length import break_even_length_figure
 from simulator.plots.inline import InlineFigure, inline
 from simulator.plots.method_map import method_map_figure
 from simulator.plots.rates import load_curve_figure
-from simulator.plots.rounds import explained_round_figure, round_figure, speedup_figure
+from simulator.plots.rounds import explained_round_figure, round_figure
+from simulator.plots.speedup import speedup_figure
 from simulator.plots.style import save_all
 from simulator.plots.tornado import tornado_figure
 from simulator.plots.traffic import latency_figure, load_figure

@@ -99,7 +99,7 @@ def tornado_title(answer: Sensitivity) -> str:
     """The change that moves most, and to where."""
     levers = shown_levers(answer)
     if not levers:
-        return "Nothing that was tried moves the answer by 1 %"
+        return f"Nothing that was tried moves the answer by {100 * LEAST_EFFECT:g} %"
     change = max(levers[0].changes, key=lambda each: abs(each.effect))
     if answer.speedup is None or change.speedup is None:
         return f"What moves R = {significant(answer.r.value)} most: {change.change}, to {significant(change.r)}"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from simulator.acceptance import band_for
 from simulator.cost.spread import Estimate
 from simulator.cost.uncertainty import links
 from simulator.draft_tree import Tree
-from simulator.hardware import INTER_NODE, Quantity
+from simulator.hardware import INTER_NODE, Quantity, quantities_of
 from simulator.printed_numbers import significant
 from simulator.scenario import Scenario
 
@@ -105,8 +105,9 @@ def provenance(scenario: Scenario) -> tuple[Constant, ...]:
     found = [
         ("hardware", *item)
         for holder in (hardware.profile, hardware.coefficients)
-        for item in _quantities(holder)
-        if item[0] not in INTER_NODE
+        for item in quantities_of(holder)
+        # A profile's own coefficients are among the filled-in ones.
+        if item[0] not in INTER_NODE and not item[0].startswith("coefficients.")
     ]
     found += [("hardware", *item) for item in used.items()]
     kind = engine.all_reduce_kind(hardware)
@@ -121,18 +122,8 @@ def provenance(scenario: Scenario) -> tuple[Constant, ...]:
         for rows, value in factors.by_rows.items():
             quantity = Quantity(value=value, source=factors.source, note=factors.note, relative_std=factors.doubt)
             found.append(("hardware", f"gemm_row_factors.{dtype}.{rows}", quantity))
-    found += [("engine", *item) for item in _quantities(engine)]
+    found += [("engine", *item) for item in quantities_of(engine)]
     return tuple(Constant(*row) for row in found)
-
-
-def _quantities(holder: object) -> Iterator[tuple[str, Quantity]]:
-    """Every Quantity of a spec, in a mapping as ``field.key``. A profile's coefficients are left to the filled-in ones."""
-    for name in type(holder).model_fields:  # type: ignore[attr-defined]
-        value = getattr(holder, name)
-        if isinstance(value, Quantity):
-            yield name, value
-        elif isinstance(value, dict) and name != "coefficients":
-            yield from ((f"{name}.{key}", item) for key, item in value.items() if isinstance(item, Quantity))
 
 
 def source_counts(constants: tuple[Constant, ...], holder: str) -> str:

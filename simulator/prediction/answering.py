@@ -8,7 +8,8 @@ from typing import Any, Literal
 from simulator import theory
 from simulator.acceptance import resolve_acceptance, resolve_tree_acceptance
 from simulator.cost.deployment import Deployment
-from simulator.cost.doubts import Doubts, shipped_doubts
+from simulator.cost.doubts import Doubts
+from simulator.cost.known_pricers import uncertain_pricer
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.cost.unmeasured import unmeasured, unmeasured_note
 from simulator.prediction.point import ALIASES, OperatingPoint
@@ -55,18 +56,19 @@ def answer(question: Question, point: OperatingPoint, document: Document, doubts
     drafts = gamma if deployment.tree is None else deployment.tree.nodes - 1
     unserved = cannot_be_served(deployment, batch, question.context, drafts)
     notes += (unserved,) if unserved else ()
-    pricer = UncertainPricer(deployment, full, doubts or shipped_doubts())
+    pricer = uncertain_pricer(deployment, full) if doubts is None else UncertainPricer(deployment, full, doubts)
     cost = pricer.base.round(gamma, batch, question.context)
     measured_s = measured_plain_step_s(point, question, pricer.base)
     if measured_s is not None:
         notes += _surprising(measured_s / cost.plain_step_s, point, document)
     if measured_s is None:
-        r, spread = cost.r, pricer.spread(gamma, batch, question.context, assumed_std=question.extra_std)
+        doubt = pricer.doubt(gamma, batch, question.context, assumed_std=question.extra_std)
     else:
-        r, spread = pricer.given_plain_step(measured_s, gamma, batch, question.context, assumed_std=question.extra_std)
+        doubt = pricer.given_plain_step(measured_s, gamma, batch, question.context, assumed_std=question.extra_std)
     plain_s = cost.plain_step_s if measured_s is None else measured_s
-    low, high = r * spread.low, r * spread.high
-    speedups = speedup_interval(question, pricer.base, tau, (r, high, low), plain_s) if tau else (None, None, None)
+    r, high = doubt.r, doubt.r * doubt.spread.high
+    low = max(r * doubt.spread.low, min(r, 1.0))  # whose bound rounding must not pass
+    speedups = speedup_interval(question, pricer.base, tau, doubt, plain_s) if tau else (None, None, None)
     even_rate = pricer.base.break_even_rate(gamma, batch, question.context, log_shift=math.log(r / cost.r))
     return Prediction(
         id=point.id, status="ok", plain_step_s=plain_s, round_s=r * plain_s, r=r, r_low=low, r_high=high,

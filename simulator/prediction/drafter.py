@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from simulator import resources
-from simulator.architecture import ModelArchitecture, config_path, find_model, stand_in_draft, stored_weights
+from simulator.architecture import ModelArchitecture, cache_reader, config_path, find_model, stand_in_draft, stored_weights
 from simulator.hardware import Hardware
 from simulator.prediction.point import FLAGS, OperatingPoint, is_table
 from simulator.prediction.unsupported import UnsupportedError
@@ -54,9 +54,7 @@ def find_drafter(
         return self_draft(target, method, point.draft_layers), 0.0
     found = _named_drafter(point, document, warnings)
     if found is None and method in HEAD_FAMILIES:
-        name = f"drafter {point.draft_model}" if point.draft_model else "drafter"
-        warnings.append(f"{name} unknown: built from the target ({_USUAL_HEADS.get(method, 'one layer, target width')})")
-        return built_head(target, method, gamma), STAND_IN_STD
+        return _usual_module(point, target, gamma, warnings)
     if found is None:
         if point.draft_params is None:
             raise UnsupportedError(f"draft model {shown(point.draft_model or None)} is unknown: give draft_params, such as 1.24B")
@@ -78,6 +76,20 @@ def find_drafter(
     return found, 0.0
 
 
+def _usual_module(
+    point: OperatingPoint, target: ModelArchitecture, gamma: int, warnings: list[str]
+) -> tuple[ModelArchitecture, float]:
+    """A module for a head method whose own is not known: the one published drafter that reads this target's cache, or one built
+    from the target; and the doubt of it."""
+    usual = cache_reader(target) if point.method == "mtp" and point.draft_model is None else None
+    if usual is not None:
+        warnings.append(f"drafter unknown: {usual.name} taken")
+        return usual, 0.0
+    name = f"drafter {point.draft_model}" if point.draft_model else "drafter"
+    warnings.append(f"{name} unknown: built from the target ({_USUAL_HEADS.get(point.method, 'one layer, target width')})")
+    return built_head(target, point.method, gamma), STAND_IN_STD
+
+
 def drafter_weights_of(
     point: OperatingPoint,
     drafter: ModelArchitecture | None,
@@ -96,7 +108,7 @@ def drafter_weights_of(
             raise SpecError([document.problem(("drafter_weights",), f"must be left out: {point.method} drafts with the target")])
         return point.drafter_weights
     stored = None if point.draft_model is None else stored_weights(point.draft_model)
-    chosen, warning = default_drafter_weights(point.method, weights, hardware.wide_dtype, stored)
+    chosen, warning = default_drafter_weights(point.method, weights, hardware.wide_dtype, stored, drafter)
     warnings += [warning] if warning else []
     return chosen
 

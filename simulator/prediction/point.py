@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from simulator.kernel_switches import Graphs
 from simulator.number_format import WeightFormat
 from simulator.spec import Document, Spec
 from simulator.workload import MAX_TOKENS
@@ -21,7 +22,7 @@ class OperatingPoint(Spec):
 
     batch: sequences that decode on the whole deployment, all data-parallel ranks together. draft_hardware: a device of the
     draft's own, of which there are draft_tensor_parallel_size; draft_link_latency_s, draft_overlap: as in
-    `speculation.DraftDevice`.
+    `speculation.DraftDevice`. attention_backend, deterministic, graphs, overlap: as in `kernel_switches.KernelSwitches`.
     """
 
     id: str = ""
@@ -30,6 +31,10 @@ class OperatingPoint(Spec):
     tensor_parallel_size: Count | None = None
     precision: str | None = None
     engine: str = "generic"
+    attention_backend: str | None = None
+    deterministic: bool | None = None
+    graphs: Graphs | None = None
+    overlap: bool | None = None
     target_model: str
     method: str
     draft_model: str | None = None
@@ -49,7 +54,7 @@ class OperatingPoint(Spec):
     tree_shape: str | None = None
     batch: Count
     dataset: str | None = None
-    context_len: Count | None = None
+    context_len: Annotated[float, Field(ge=1, le=MAX_TOKENS)] | None = None
     prompt_len: Count | None = None
     output_len: Count | None = None
     mean_acceptance_length: Annotated[float, Field(ge=1)] | None = None
@@ -60,6 +65,7 @@ class OperatingPoint(Spec):
     plain_tokens_per_s: Positive | None = None
 
 
+SWITCHES = ("attention_backend", "deterministic", "graphs", "overlap")
 ACCEPTANCE_FIELDS = ("mean_acceptance_length", "acceptance_rate", "acceptance_rates_per_position", "conditional_acceptance_rates")
 FLAGS_ONLY = (
     "pipeline_parallel_size", "data_parallel_size", "expert_parallel", "nodes",

@@ -43,7 +43,7 @@ class Prediction:
 COLUMNS = (
     "id", "status", "reason", "plain_step_s", "round_s", "r", "r_low", "r_high", "speedup", "speedup_low", "speedup_high",
     "break_even_acceptance_length", "break_even_acceptance_rate", "verdict", "bound", "draft_share", "verification_cost_ratio",
-    "warnings",
+    "warnings", "mean_acceptance_length", "textbook_speedup",
 )  # fmt: skip
 
 

@@ -256,7 +256,7 @@ def _simulated(
 
 
 def _gain(server: Server, sustained: Sustained, plain: Estimate) -> Estimate:
-    """The ratio of two sustained rates, with the doubt of both and of R as far as decoding takes the server's time."""
+    """The ratio of two sustained rates, with the doubt of both and of R as far as rounds take the server's time."""
     rate, point = sustained.rate, sustained.at_rate
     assert rate is not None
     assert point is not None
@@ -264,7 +264,7 @@ def _gain(server: Server, sustained: Sustained, plain: Estimate) -> Estimate:
     batch, context = max(round(point.mean_batch), 1), max(point.mean_context_tokens, 1.0)
     gamma = server.drafts(batch) or server.shape.depth
     pricer = UncertainPricer(server.deployment.replica(), float(server.law.conditional_rates(gamma).prod()))
-    spread = pricer.spread(gamma, batch, context, server.law.proposal_share(gamma)).scaled(1 - point.prefill_share)
+    spread = pricer.spread(gamma, batch, context).scaled(point.drafting_share)
     value = rate.value / plain.value
     below = math.hypot(math.log(rate.value / rate.low), math.log(plain.high / plain.value), Z80 * spread.up)
     above = math.hypot(math.log(rate.high / rate.value), math.log(plain.value / plain.low), Z80 * spread.down)

@@ -158,8 +158,7 @@ def _row(name: str, scenario: Scenario) -> Alternative:
     assert law is not None
     pricer = UncertainPricer(server.deployment.replica(), float(law.conditional_rates(shape.depth).prod()))
     proposed = proposal_share(last)
-    spread = pricer.spread(shape.depth, batch, context, proposed)
-    gains = [_gain(unaided, each, spread) for each in runs]
+    gains = [_gain(unaided, each, pricer.spread(shape.depth, batch, context)) for each in runs]
     if any(gain is None for gain in gains):
         raise SpecError([Problem("", "", "no request has a time per token both without and with speculation")])
     found = [gain for gain in gains if gain is not None]
@@ -194,10 +193,12 @@ def _times(runs: Sequence[_Served]) -> tuple[float, ...]:
 
 
 def _gain(plain: ServingResult, drafted: _Served, spread: Spread) -> Estimate | None:
-    """In time per token on the same requests, with the doubt of requests and of R together."""
+    """In time per token on the same requests, with the doubt of requests, and of R as far as it is rounds that decode."""
     found = paired_doubt(plain, drafted.result, lambda records: records.tpot_s)
     if found is None:
         return None
+    load = drafted.summary.load
+    spread = spread.scaled(min(load.drafting_share / max(1 - load.prefill_share, 1e-9), 1.0))
     return replace(found, below=math.log(spread.high), above=-math.log(spread.low)).estimate
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import resources
+from simulator.architecture import RECURRENT
 from simulator.cost.deployment import Deployment
 from simulator.cost.doubts import Doubts
 from simulator.cost.uncertainty import with_coefficient, with_constant
@@ -76,8 +77,8 @@ CONSTANTS = (
     Constant("feature_overhead_s", ("vllm_2025",), 0.2e-3, 0.8),
     Constant("draft_step_overhead_s.default", ("hf_eager",), 0.6e-3, 0.5),
     Constant("draft_step_overhead_s.eagle", ("hf_eager",), 1.0e-3, 0.5),
-    Constant("tree_round_overhead_s", ("sglang", "sglang_2025", "vllm", "vllm_2025", "trtllm", "generic"), 0.3e-3, 0.7),
-    Constant("tree_draft_step_overhead_s", ("sglang", "sglang_2025", "vllm", "vllm_2025", "trtllm", "generic"), 0.1e-3, 0.7),
+    Constant("tree_round_overhead_s", SERVED, 0.3e-3, 0.7),
+    Constant("tree_draft_step_overhead_s", SERVED, 0.1e-3, 0.7),
     Constant("tree_round_overhead_s", ("hf_eager",), 5e-3, 0.6),
 )
 
@@ -136,7 +137,7 @@ class EngineFit:
         self.has_kind = [
             {
                 "expert": any(group.experts is not None for group in groups),
-                "state": any(group.attention in ("linear", "mamba") for group in groups),
+                "state": any(group.attention in RECURRENT for group in groups),
             }
             for groups in (target.layer_groups(1) for target in targets)
         ]

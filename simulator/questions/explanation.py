@@ -15,8 +15,10 @@ from simulator.cost.uncertainty import UncertainPricer, quantities
 from simulator.draft_tree import Tree
 from simulator.hardware import Quantity
 from simulator.prediction import MEMORY_UTILIZATION, OperatingPoint, cannot_be_served, verdict
+from simulator.questions.break_even import GAMMAS
 from simulator.questions.priced_point import PricedPoint, point_of_flags, point_of_scenario
 from simulator.questions.sensitivity import Sensitivity, sensitivity_at
+from simulator.questions.switches import Switched, draft_on_one_device, no_overheads, one_node, split_kv
 from simulator.scenario import Scenario
 from simulator.simulation import Progress
 from simulator.spec import Document
@@ -25,7 +27,6 @@ from simulator.validity import doubts_at
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 CONTEXTS = (128, 512, 2048, 8192, 32768, 131072)
-GAMMAS = tuple(range(1, 9))
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def explain(
     scenario: Scenario,
     gamma: int | None = None,
     batch: int | None = None,
-    context: int | None = None,
+    context: float | None = None,
     tree: Tree | None = None,
     progress: Progress | None = None,
 ) -> Explanation:
@@ -204,36 +205,23 @@ def _nearest(values: tuple[int, ...], own: float) -> list[int]:
     return sorted((value for value in values if value != own), key=lambda value: abs(math.log(value / own)))
 
 
-def _other_batches(point: PricedPoint) -> Iterator[tuple[str, PricedPoint]]:
+def _other_batches(point: PricedPoint) -> Iterator[Switched]:
     for batch in _nearest(BATCHES, point.batch):
         yield f"batch {batch} instead of {point.batch}", replace(point, batch=batch)
 
 
-def _other_contexts(point: PricedPoint) -> Iterator[tuple[str, PricedPoint]]:
+def _other_contexts(point: PricedPoint) -> Iterator[Switched]:
     for context in _nearest(CONTEXTS, point.context):
         yield f"context {context:,} instead of {point.context:,.0f} tokens", replace(point, context=float(context))
 
 
-def _other_gammas(point: PricedPoint) -> Iterator[tuple[str, PricedPoint]]:
+def _other_gammas(point: PricedPoint) -> Iterator[Switched]:
     if point.deployment.tree is not None:  # of other trees, and of chains, no acceptance is known
         return
     for gamma in sorted((gamma for gamma in GAMMAS if gamma != point.gamma), key=lambda gamma: abs(gamma - point.gamma)):
         yield f"γ = {gamma} instead of {point.gamma}", replace(point, gamma=gamma)
 
 
-def _other_engines(point: PricedPoint) -> Iterator[tuple[str, PricedPoint]]:
+def _other_engines(point: PricedPoint) -> Iterator[Switched]:
     """Split-KV verification where it is missing, no overhead per round and draft step, one node, and the draft on one device."""
-    deployment, engine = point.deployment, point.deployment.engine
-    if engine.attention_regime(deployment.hardware) != "split_kv":
-        rule = engine.attention[0].model_copy(update={"from_compute_capability": "0", "regime": "split_kv"})
-        split = engine.model_copy(update={"attention": (rule,)})
-        yield "verification attention that splits the KV cache", replace(point, deployment=replace(deployment, engine=split))
-    none = engine.round_overhead_s.model_copy(update={"value": 0.0})
-    steps = dict.fromkeys(engine.draft_step_overhead_s, none)
-    lean = engine.model_copy(update={"round_overhead_s": none, "draft_step_overhead_s": steps})
-    yield "no engine overhead per round and draft step", replace(point, deployment=replace(deployment, engine=lean))
-    if deployment.parallelism.nodes > 1:
-        one = replace(deployment.parallelism, nodes=1)
-        yield "all devices in one node", replace(point, deployment=replace(deployment, parallelism=one))
-    if deployment.remote_draft is None and deployment.draft_tensor_parallel_size > 1:
-        yield "the draft on one device", replace(point, deployment=replace(deployment, draft_tensor_parallel_size=1))
+    yield from filter(None, (split_kv(point), no_overheads(point), one_node(point), draft_on_one_device(point)))

@@ -73,7 +73,7 @@ class PricedPoint:
 
     def spread(self, pricer: UncertainPricer) -> Spread:
         """The doubt of ln R."""
-        return pricer.spread(self.gamma, self.batch, self.context, self.proposals(), assumed_std=self.extra_std)
+        return pricer.doubt(self.gamma, self.batch, self.context, self.proposals(), assumed_std=self.extra_std).spread
 
     def round(self) -> RoundCost:
         pricer = self.deployment.pricer(self.full_acceptance_rate())
@@ -89,7 +89,7 @@ def point_of_scenario(
     scenario: Scenario,
     gamma: int | None = None,
     batch: int | None = None,
-    context: int | None = None,
+    context: float | None = None,
     tree: Tree | None = None,
     progress: Progress | None = None,
 ) -> PricedPoint:

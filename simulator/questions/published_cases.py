@@ -3,7 +3,8 @@
 `published_cases/cases.csv` holds one run a row: the columns of `predict --table`, a family (runs of one source, engine and
 laboratory, which share their errors), a citation and `measured_speedup`. Numbers are as posted, not measured here.
 `published_cases/unseen_cases.csv` holds, in the same columns and with a note each, runs that were written down before anybody had
-seen a prediction of them: nothing is fitted on them. `unseen_cases_2.csv` and those that follow it hold later sets of such runs.
+seen a prediction of them: no constant is fitted on them, and how wide intervals are only on what was first predicted for them.
+`unseen_cases_2.csv` and those that follow it hold later sets of such runs.
 """
 
 from __future__ import annotations

@@ -1,57 +1,29 @@
-"""schedule: the γ to run at by batch and context, and whether varying it with the batch is worth a setting.
+"""schedule: the γ to run at by batch and context, whether varying it with the batch is worth a setting, and with which method.
 
-Point by point the best γ yields most tokens a second, τ(γ) over the seconds of a round; 0 is a plain step beside the resting
-drafter. Ties within 3 % go to the smaller γ, and going down in batch a γ is kept for as long as it stays within 3 % of the
-best, so that a table has few rows. What the table is worth is simulated: on the scenario's own arrivals, on seeds that chose
-neither it nor the fixed γ it is held against.
+The table of a method comes from prices (`schedule_prices`). What it is worth is simulated: on the scenario's own arrivals, on
+seeds that chose neither it nor the fixed γ it is held against (`schedule_worth`). Of several methods the best is chosen on the
+scenario's own seed, and what it gains over the next is confirmed on those other seeds.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import count, groupby
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
 
-import numpy as np
-
-from simulator.acceptance import AcceptanceLaw
 from simulator.cost.spread import Estimate
-from simulator.draft_policy import ByBatch, tokens_in
-from simulator.draft_tree import Tree
+from simulator.draft_policy import ByBatch
 from simulator.questions.break_even import BATCHES, contexts_around, own_context
+from simulator.questions.schedule_prices import Range, ScheduleCell, SchedulePrices, cells_at, table_at
+from simulator.questions.schedule_worth import Judge, Way, held_out_gain, judge_of, records_of
 from simulator.scenario import Scenario
-from simulator.serving import ServingResult, paired_ratio, summarise
-from simulator.serving.metrics import Value
-from simulator.serving_engine import captured_rows
-from simulator.simulation import LEAST_EFFECT, TIE, Progress, Server, chosen, require_served, verdict_of
-from simulator.spec import SpecError
-from simulator.speculation import drafts_at_once
-from simulator.theory import student_t_quantile
+from simulator.serving.record import RequestRecords
+from simulator.simulation import LEAST_EFFECT, Progress, Server, chosen, verdict_of
+from simulator.spec import Problem, SpecError
 from simulator.validity import standing_notes
 
-LARGEST = 8
-# Batches of a table are tried one by one up to so many, above that in equal steps.
-EVERY_BATCH = 512
 HELD_OUT = 5
-PER_TOKEN = "mean time per output token"
-Range = tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class ScheduleCell:
-    """One batch and context: the smoothed γ, the γ of most tokens a second, and the gain of the smoothed one over no speculation.
-
-    captured: its round runs as a captured graph (None for an engine without graphs). fits: the KV cache holds such a batch.
-    """
-
-    batch: int
-    context_tokens: int
-    num_speculative_tokens: int
-    fastest: int
-    speedup: float
-    captured: bool | None
-    fits: bool
+PLAIN: Way = ("", 0)
 
 
 @dataclass(frozen=True)
@@ -59,11 +31,15 @@ class ScheduleAnswer:
     """The map, the table at the workload's own context, and the simulated gain over the fastest fixed γ (0 = no speculation).
 
     best_fixed: the one to take, as `simulation.chosen` has it. gain: of `metric`, above 1 is better, mean over held-out seeds
-    with its 80 % interval; None where the table holds one γ.
-    fixed_gains: of each fixed γ over none on the scenario's own seed.
+    with its 80 % interval; None where the table holds one γ. remark: why `metric` is not what the scenario states first.
+    fixed_gains: of each fixed γ over none on the scenario's own seed. over_none: of the setting to use, on held-out seeds.
+
+    others: the answers of the scenario's other methods, best first, where it has alternatives. lead: what this one's setting
+    gains over that of the first of them, on held-out seeds. left_out: methods without a schedule, and why.
     """
 
     scenario: Scenario
+    method: str
     own_context: int
     cells: tuple[ScheduleCell, ...]
     table: tuple[Range, ...]
@@ -71,9 +47,14 @@ class ScheduleAnswer:
     fastest_fixed: int
     fixed_gains: tuple[tuple[int, float], ...]
     metric: str
+    remark: str
     gain: Estimate | None
+    over_none: Estimate
     held_out_seeds: tuple[int, ...]
     warnings: tuple[str, ...]
+    others: tuple[ScheduleAnswer, ...] = ()
+    lead: Estimate | None = None
+    left_out: tuple[tuple[str, str], ...] = ()
 
     @property
     def needed(self) -> bool:
@@ -86,6 +67,11 @@ class ScheduleAnswer:
         return self.gain is not None and verdict_of(self.gain) == "lose"
 
     @property
+    def off(self) -> bool:
+        """Whether nothing that this method drafts gains."""
+        return not self.needed and self.best_fixed == 0
+
+    @property
     def contexts(self) -> tuple[int, ...]:
         return tuple(sorted({cell.context_tokens for cell in self.cells}))
 
@@ -93,187 +79,161 @@ class ScheduleAnswer:
     def batches(self) -> tuple[int, ...]:
         return tuple(sorted({cell.batch for cell in self.cells}))
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The warnings of all methods."""
+        return tuple(dict.fromkeys(warning for each in self.methods for warning in each.warnings))
+
+    @property
+    def methods(self) -> tuple[ScheduleAnswer, ...]:
+        """This answer and those of the other methods, best first."""
+        return (self, *self.others)
+
 
 def schedule(
     scenario: Scenario, contexts: tuple[int, ...] | None = None, *, held_out: int = HELD_OUT, progress: Progress | None = None
 ) -> ScheduleAnswer:
-    """The schedule of a scenario whose acceptance is given and which drafts chains. Raises `SpecError` for others."""
-    _check(scenario)
-    warnings = list(standing_notes(scenario))
-    prices = _Prices(scenario, warnings)
-    own = own_context(scenario)
-    shown = contexts or contexts_around(own, scenario.limits.max_model_len)
-    batches = tuple(batch for batch in BATCHES if batch <= scenario.limits.max_num_seqs)
-    tables = {context: _table(prices, scenario.limits.max_num_seqs, context) for context in {*shown, own}}
-    table = tables[own]
-    cells = tuple(cell for context in shown for cell in _cells(prices, batches, context, tables[context]))
-    worth = _Worth(scenario, prices, progress)
-    fixed = worth.fixed()
-    fastest = max(fixed, key=lambda gamma: (fixed[gamma], -gamma))
-    best = chosen([gamma for gamma in fixed if gamma], lambda gamma: fixed[gamma], lambda gamma: gamma) if fastest else 0
+    """The schedule of the method that is best; those of the scenario's other methods are its `others`.
+
+    A method needs an acceptance and drafts chains. Raises `SpecError` where none of them does.
+    """
+    methods, left_out = _methods(scenario, contexts)
     seeds = tuple((scenario.file.seed + 1 + index) % 2**32 for index in range(held_out))
-    varies = len({gamma for _, _, gamma in table}) > 1
-    gain = worth.gain(table, fastest, seeds) if varies else None
-    return ScheduleAnswer(
-        scenario, own, cells, table, best or 0, fastest, tuple(sorted(fixed.items())), worth.metric, gain, seeds,
-        tuple(dict.fromkeys(warnings)),
-    )  # fmt: skip
+    done, total = count(1), 1 + held_out + sum(len(each.fixed) + 2 * held_out for each in methods)
+
+    def told() -> None:
+        if progress is not None:
+            progress("held against fixed γ", next(done), total)
+
+    plain = {PLAIN: Server.of(scenario)}
+    own = records_of({**plain, **{way: server for each in methods for way, server in each.fixed.items()}}, scenario, None, told)
+    judge = judge_of(scenario, own[PLAIN], [records for way, records in own.items() if way != PLAIN])
+    ranked = [each.ranked(judge, own) for each in methods]
+    finalists = {**plain, **{way: server for each in ranked for way, server in each.finalists.items()}}
+    held = [records_of(finalists, scenario, seed, told) for seed in seeds]
+
+    def gain(better: Way, base: Way) -> Estimate:
+        return held_out_gain(judge, [(records[better], records[base]) for records in held])
+
+    answers = []
+    for each in ranked:
+        by_table = gain(each.way(None), each.way(each.fastest)) if each.varies else None
+        answer = each.answer(judge, own, by_table, seeds)
+        setting = each.way(None if answer.needed else answer.best_fixed)
+        worth = each.worth[each.fastest if answer.needed else answer.best_fixed]
+        answers.append(_Answered(replace(answer, over_none=gain(setting, PLAIN)), setting, worth))
+    best, *others = _best_first(answers)
+    lead = gain(best.setting, others[0].setting) if others and not best.answer.off else None
+    return replace(best.answer, others=tuple(each.answer for each in others), lead=lead, left_out=left_out)
 
 
-def _check(scenario: Scenario) -> None:
-    document = scenario.document
+@dataclass(frozen=True)
+class _Answered:
+    """The answer of one method, the setting it comes to, and what that is worth on the scenario's own seed."""
+
+    answer: ScheduleAnswer
+    setting: Way
+    worth: float
+
+    @property
+    def rows(self) -> int:
+        """The most drafts that a round verifies."""
+        return max(gamma for _, _, gamma in self.answer.table) if self.answer.needed else self.answer.best_fixed
+
+
+def _best_first(found: list[_Answered]) -> list[_Answered]:
+    """The one to take, as `simulation.chosen` has it, then the others by what they are worth."""
+    best = chosen(found, lambda each: each.worth, lambda each: each.rows)
+    return sorted(found, key=lambda each: (each is not best, -each.worth))
+
+
+def _methods(scenario: Scenario, contexts: tuple[int, ...] | None) -> tuple[list[_Method], tuple[tuple[str, str], ...]]:
+    """Those that a schedule can be made of; names of the others, and why not."""
+    found: list[_Method] = []
+    left_out: list[tuple[str, str]] = []
+    problems: list[Problem] = []
+    for name, one in scenario.methods or (("", scenario),):
+        try:
+            found.append(_method(name, one, contexts))
+        except SpecError as error:
+            problems += error.problems
+            left_out.append((name, f"{error.problems[0].key.rpartition('.')[2]} {error.problems[0].must}"))
+    if not found:
+        raise SpecError(problems)
+    return found, tuple(left_out)
+
+
+def _method(name: str, scenario: Scenario, contexts: tuple[int, ...] | None) -> _Method:
+    document, largest = scenario.document, scenario.limits.max_num_seqs
     if not scenario.gammas:
         must = "must draft chains: a schedule is of γ" if scenario.shapes else "must be given: a schedule is of a method's γ"
         raise SpecError([document.problem(("speculation",), must)])
     if scenario.file.acceptance is None:
         raise SpecError([document.problem(("acceptance",), "must be given: the best γ depends on it")])
+    warnings = list(standing_notes(scenario))
+    prices = SchedulePrices(scenario, warnings)
+    own = own_context(scenario)
+    shown = contexts or contexts_around(own, scenario.limits.max_model_len)
+    tables = {context: table_at(prices, largest, context) for context in {*shown, own}}
+    batches = tuple(batch for batch in BATCHES if batch <= largest)
+    cells = tuple(cell for context in shown for cell in cells_at(prices, batches, context, tables[context]))
+    return _Method(name, prices, own, cells, tables[own], tuple(dict.fromkeys(warnings)))
 
 
-class _Prices:
-    """Tokens per second of every γ, by batch and context."""
+@dataclass(frozen=True)
+class _Method:
+    """A method, its prices, map and table; worth: of each fixed γ, once they ran (0 = no speculation)."""
 
-    def __init__(self, scenario: Scenario, warnings: list[str]):
-        self.scenario = scenario
-        self.servers = dict(self._servers(warnings))
-        self.gammas = (0, *self.servers)
-        self._plain = Server.of(scenario)
+    name: str
+    prices: SchedulePrices
+    own_context: int
+    cells: tuple[ScheduleCell, ...]
+    table: tuple[Range, ...]
+    warnings: tuple[str, ...]
+    worth: Mapping[int, float] = field(default_factory=dict)
 
-    def _servers(self, warnings: list[str]) -> Iterator[tuple[int, Server]]:
-        """A server for each γ that acceptance reaches and the drafter can give."""
-        scenario, stated = self.scenario, max(self.scenario.gammas)
-        drafter = scenario.deployment.drafter
-        limit = None if drafter is None else drafts_at_once(drafter)[0]
-        for gamma in range(1, min(max(stated, LARGEST), limit or 64) + 1):
-            law = self._law(gamma)
-            if law is None or (gamma > stated and law.extrapolated(gamma)):
-                return
-            if law.extrapolated(gamma):
-                warnings.append(law.extrapolated(gamma))
-            shape = Tree.chain(gamma)
-            yield gamma, Server(scenario, scenario.deployed(shape), shape, law)
-
-    def _law(self, gamma: int) -> AcceptanceLaw | None:
-        try:
-            resolved = self.scenario.acceptance(gamma)
-        except SpecError:
-            return None
-        return None if resolved is None else resolved.law
-
-    def tokens_per_s(self, gamma: int, batch: int, context: int) -> float:
-        """Of one sequence among `batch`."""
-        if gamma == 0:
-            return 1 / self._resting.round_s(0, batch, context)
-        server = self.servers[gamma]
-        assert server.law is not None
-        law = server.law.at_context(context)
-        cost = server.pricer.round(gamma, batch, context, law.proposal_share(gamma))
-        return law.mean_acceptance_length(gamma) / cost.round_s
+    def way(self, gamma: int | None) -> Way:
+        """The name of a fixed γ among the ways of all methods; None is the table."""
+        return PLAIN if gamma == 0 else (self.name, gamma)
 
     @property
-    def _resting(self) -> Server:
-        """A server whose drafter is there and drafts nothing."""
-        return self.servers[min(self.servers)]
+    def fixed(self) -> dict[Way, Server]:
+        return {self.way(gamma): server for gamma, server in self.prices.servers.items()}
 
-    def plain_tokens_per_s(self, batch: int, context: int) -> float:
-        """The same without a drafter."""
-        return 1 / self._plain.pricer.plain(batch, context).seconds
+    @property
+    def varies(self) -> bool:
+        return len({gamma for _, _, gamma in self.table}) > 1
 
-    def all(self, batch: int, context: int) -> dict[int, float]:
-        return {gamma: self.tokens_per_s(gamma, batch, context) for gamma in self.gammas}
+    @property
+    def fastest(self) -> int:
+        return max(self.worth, key=lambda gamma: (self.worth[gamma], -gamma))
 
+    @property
+    def best_fixed(self) -> int:
+        drafting = [gamma for gamma in self.worth if gamma]
+        return (chosen(drafting, lambda gamma: self.worth[gamma], lambda gamma: gamma) or 0) if self.fastest else 0
 
-def _smallest(values: dict[int, float]) -> int:
-    """Of the γ within 3 % of the best the smallest."""
-    top = max(values.values())
-    return min(gamma for gamma, value in values.items() if value >= (1 - TIE) * top)
+    @property
+    def finalists(self) -> dict[Way, Server]:
+        """What runs on held-out seeds: the fixed γ to take, the fastest one, and the table where it varies γ."""
+        found = {way: server for way, server in self.fixed.items() if way[1] in (self.best_fixed, self.fastest)}
+        if not self.varies:
+            return found
+        largest = max(gamma for _, _, gamma in self.table)
+        return found | {self.way(None): replace(self.prices.servers[largest], policy=ByBatch(table=self.table))}
 
+    def ranked(self, judge: Judge, own: Mapping[Way, RequestRecords]) -> _Method:
+        """With what each fixed γ is worth on the scenario's own seed."""
+        worth = {gamma: judge.worth(own[self.way(gamma)], own[PLAIN]) for gamma in self.prices.servers}
+        return replace(self, worth={0: judge.worth(own[PLAIN], own[PLAIN]), **worth})
 
-def _table(prices: _Prices, largest_batch: int, context: int) -> tuple[Range, ...]:
-    """Ranges of batches from 1 to the largest, each with its γ."""
-    step = math.ceil(largest_batch / EVERY_BATCH)
-    kept: int | None = None
-    chosen: list[tuple[int, int]] = []
-    for batch in range(largest_batch, 0, -step):
-        values = prices.all(batch, context)
-        if kept is None or values[kept] < (1 - TIE) * max(values.values()):
-            kept = _smallest(values)
-        chosen.append((batch, kept))
-    ranges: list[Range] = []
-    for gamma, group in groupby(reversed(chosen), key=lambda pair: pair[1]):
-        last = [batch for batch, _ in group][-1]
-        ranges.append((ranges[-1][1] + 1 if ranges else 1, last, gamma))
-    return tuple(ranges)
-
-
-def _cells(prices: _Prices, batches: tuple[int, ...], context: int, table: tuple[Range, ...]) -> Iterator[ScheduleCell]:
-    """The table of one context at some batches."""
-    scenario, engine = prices.scenario, prices.scenario.deployment.engine
-    capacity = scenario.deployment.kv_tokens(scenario.limits.gpu_memory_utilization)
-    for batch in batches:
-        values, gamma = prices.all(batch, context), tokens_in(table, batch)
-        rows = captured_rows(engine, batch * (1 + gamma), batch)
-        yield ScheduleCell(
-            batch=batch,
-            context_tokens=context,
-            num_speculative_tokens=gamma,
-            fastest=max(values, key=lambda each: values[each]),
-            speedup=values[gamma] / prices.plain_tokens_per_s(batch, context),
-            captured=None if engine.graphs is None else rows is not None,
-            fits=batch * scenario.deployment.held_tokens(context, gamma) <= capacity,
-        )
-
-
-class _Worth:
-    """What fixed γ and tables are worth on the scenario's own arrivals."""
-
-    def __init__(self, scenario: Scenario, prices: _Prices, progress: Progress | None):
-        self.scenario, self.prices, self.progress = scenario, prices, progress
-        self.metric, self.value = _metric(scenario)
-        self._done = count(1)
-        self._total = 1 + len(prices.servers) + 2 * HELD_OUT
-
-    def fixed(self) -> dict[int, float]:
-        """The gain of each fixed γ over none, on the scenario's own seed."""
-        seed = self.scenario.file.seed
-        plain = self._run(Server.of(self.scenario), seed)
-        require_served(self.scenario, summarise(plain))
-        if self.metric == PER_TOKEN and np.isnan(self.value(plain.records)).all():  # answers of one token have none
-            self.metric, self.value = "mean end-to-end latency", lambda records: records.e2e_latency_s
-        gains = {0: 1.0}
-        for gamma, server in self.prices.servers.items():
-            gains[gamma] = self._gain(self._run(server, seed), plain)
-        return gains
-
-    def gain(self, table: tuple[Range, ...], fixed: int, seeds: tuple[int, ...]) -> Estimate:
-        """Of a table over a fixed γ: the mean over seeds, with Student's t."""
-        largest = max(gamma for _, _, gamma in table)
-        by_table = replace(self.prices.servers[largest], policy=ByBatch(table=table)) if largest else Server.of(self.scenario)
-        alone = self.prices.servers[fixed] if fixed else Server.of(self.scenario)
-        logs = [math.log(self._gain(self._run(by_table, seed), self._run(alone, seed))) for seed in seeds]
-        mean, error = float(np.mean(logs)), float(np.std(logs, ddof=1)) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
-        half = student_t_quantile(0.9, max(len(logs) - 1, 1)) * error
-        return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
-
-    def _run(self, server: Server, seed: int) -> ServingResult:
-        scenario = replace(self.scenario, file=self.scenario.file.model_copy(update={"seed": seed}))
-        result = replace(server, scenario=scenario).run(scenario.requests())
-        if self.progress is not None:
-            self.progress("held against fixed γ", next(self._done), self._total)
-        return result
-
-    def _gain(self, better: ServingResult, base: ServingResult) -> float:
-        """Above 1 where the first run is the better one."""
-        try:
-            return paired_ratio(base.records, better.records, self.value).ratio
-        except ValueError:
-            must = "must let some requests finish at every γ and seed tried, or there is nothing to compare"
-            raise SpecError([self.scenario.document.problem(("workload",), must)]) from None
-
-
-def _metric(scenario: Scenario) -> tuple[str, Value]:
-    """What is compared, and by which time of a request."""
-    arrivals = scenario.file.workload.arrivals
-    if arrivals.users is None:
-        return PER_TOKEN, lambda records: records.tpot_s
-    think_s = arrivals.think_time_s or 0.0
-    return "output rate per user", lambda records: records.e2e_latency_s + think_s
+    def answer(
+        self, judge: Judge, own: Mapping[Way, RequestRecords], gain: Estimate | None, seeds: tuple[int, ...]
+    ) -> ScheduleAnswer:
+        gains = {gamma: judge.gain(own[self.way(gamma)], own[PLAIN]) for gamma in self.worth}
+        return ScheduleAnswer(
+            scenario=self.prices.scenario, method=self.name, own_context=self.own_context, cells=self.cells, table=self.table,
+            best_fixed=self.best_fixed, fastest_fixed=self.fastest, fixed_gains=tuple(sorted(gains.items())),
+            metric=judge.metric, remark=judge.remark, gain=gain, over_none=Estimate(1.0, 1.0, 1.0), held_out_seeds=seeds,
+            warnings=self.warnings,
+        )  # fmt: skip

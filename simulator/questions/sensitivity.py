@@ -9,19 +9,24 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from simulator.architecture import ModelArchitecture
 from simulator.cost.deployment import Deployment
 from simulator.cost.spread import Estimate, Spread
 from simulator.draft_tree import Tree
 from simulator.hardware import Hardware, Quantity
 from simulator.prediction import verdict
 from simulator.questions.priced_point import PricedPoint, point_of_scenario
+from simulator.questions.switches import (
+    Switched,
+    covering_graphs,
+    draft_on_one_device,
+    half_the_vocabulary,
+    one_node,
+    split_kv,
+    with_overheads,
+)
 from simulator.scenario import Scenario
-from simulator.serving_engine import GraphLadder, ServingEngine, captured_rows
 
 SHARE = 0.1
-_LONGEST_LADDER = 65536
-_OVERHEADS = ("round_overhead_s", "feature_overhead_s", "tree_round_overhead_s", "tree_draft_step_overhead_s")
 
 
 @dataclass(frozen=True)
@@ -142,7 +147,7 @@ def _better_draft(point: PricedPoint, r: float, tau: float) -> BetterDraft:
 
 # ---------------------------------------------------------------------------------------------------------------- levers
 
-Changes = list[tuple[str, PricedPoint]]
+Changes = list[Switched]
 
 
 def _levers(point: PricedPoint) -> Iterator[tuple[str, Changes]]:
@@ -172,14 +177,14 @@ def _levers(point: PricedPoint) -> Iterator[tuple[str, Changes]]:
         [
             (
                 f"engine overhead per round and draft step {word}",
-                _with_engine(point, _with_overheads(point.deployment.engine, by)),
+                with_overheads(point, by),
             )
             for word, by in (("halved", 0.5), ("doubled", 2.0))
         ],
     )
     yield "γ", _other_gammas(point)
-    for change in (_draft_on_one_device, _half_the_vocabulary, _split_kv, _covering_graphs, _one_node):
-        found = change(point)
+    for switch in (draft_on_one_device, half_the_vocabulary, split_kv, covering_graphs, one_node):
+        found = switch(point)
         if found is not None:
             yield found[0], [found]
 
@@ -190,68 +195,6 @@ def _other_gammas(point: PricedPoint) -> Changes:
         return []
     gammas = [gamma for gamma in (point.gamma - 1, point.gamma + 1) if gamma >= 1]
     return [(f"γ = {gamma} instead of {point.gamma}", replace(point, gamma=gamma)) for gamma in gammas]
-
-
-def _draft_on_one_device(point: PricedPoint) -> tuple[str, PricedPoint] | None:
-    deployment = point.deployment
-    if deployment.remote_draft is not None or deployment.draft_tensor_parallel_size == 1 or deployment.separate_drafter is None:
-        return None
-    words = f"the draft on one device instead of {deployment.draft_tensor_parallel_size}"
-    return words, replace(point, deployment=replace(deployment, draft_tensor_parallel_size=1))
-
-
-def _half_the_vocabulary(point: PricedPoint) -> tuple[str, PricedPoint] | None:
-    """The draft's LM head with half its rows, which a draft often does without much loss of acceptance (FR-Spec, EAGLE-3)."""
-    drafter = point.deployment.separate_drafter
-    if drafter is None:
-        return None
-    rows = drafter.output_vocab_size // 2
-    smaller: ModelArchitecture = drafter.model_copy(update={"draft_vocab_size": rows})
-    words = f"half the draft's vocabulary ({rows:,} tokens)"
-    return words, replace(point, deployment=replace(point.deployment, drafter=smaller))
-
-
-def _split_kv(point: PricedPoint) -> tuple[str, PricedPoint] | None:
-    engine = point.deployment.engine
-    if engine.attention_regime(point.deployment.hardware) == "split_kv":
-        return None
-    rule = engine.attention[0].model_copy(update={"from_compute_capability": "0", "regime": "split_kv"})
-    return "verification attention that splits the KV cache", _with_engine(
-        point, engine.model_copy(update={"attention": (rule,)})
-    )
-
-
-def _covering_graphs(point: PricedPoint) -> tuple[str, PricedPoint] | None:
-    """Captured graphs for the verification of the whole batch, where there is none."""
-    engine, sequences = point.deployment.engine, point.batch
-    rows = sequences * point.shape.nodes
-    if captured_rows(engine, rows, sequences) is not None or rows > _LONGEST_LADDER:
-        return None
-    which = "graphs" if engine.verification_graphs is None else "verification_graphs"
-    ladder = getattr(engine, which) or GraphLadder(listed=(1, 2, 4), step=8, largest=8)
-    size = rows if ladder.counts == "rows" else sequences
-    covering = ladder.model_copy(update={"listed": (*ladder.listed, size)})
-    words = f"captured graphs that cover {point.shape.nodes} × {sequences} = {rows:,} rows"
-    return words, _with_engine(point, engine.model_copy(update={which: covering}))
-
-
-def _one_node(point: PricedPoint) -> tuple[str, PricedPoint] | None:
-    deployment = point.deployment
-    if deployment.parallelism.nodes == 1:
-        return None
-    one = replace(deployment.parallelism, nodes=1)
-    return "all devices in one node", replace(point, deployment=replace(deployment, parallelism=one))
-
-
-def _with_engine(point: PricedPoint, engine: ServingEngine) -> PricedPoint:
-    return replace(point, deployment=replace(point.deployment, engine=engine))
-
-
-def _with_overheads(engine: ServingEngine, factor: float) -> ServingEngine:
-    """What speculation adds to the host's work, `factor` times as long."""
-    changed = {name: _times(getattr(engine, name), factor) for name in _OVERHEADS}
-    steps = {name: _times(quantity, factor) for name, quantity in engine.draft_step_overhead_s.items()}
-    return engine.model_copy(update={**changed, "draft_step_overhead_s": steps})
 
 
 def _on(point: PricedPoint, scaled: Callable[[Hardware, float], Hardware], factor: float) -> PricedPoint:

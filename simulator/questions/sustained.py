@@ -72,6 +72,7 @@ class Exceeded:
 @dataclass(frozen=True)
 class LoadPoint:
     """One rate, all repetitions together. Latencies of measured requests; busy_fraction, batch, context: of one replica.
+    prefill_share, drafting_share: as in `serving.metrics.Load`.
 
     window_s: the mean span over which a repetition was measured. unseen_waits: the share of requests, once queues have settled,
     that wait as long as the longest that were seen or longer; 1 where that is not known.
@@ -87,6 +88,7 @@ class LoadPoint:
     output_tokens_per_s: float
     busy_fraction: float
     prefill_share: float
+    drafting_share: float
     mean_batch: float
     mean_context_tokens: float
     preemptions: int
@@ -285,6 +287,7 @@ class RateSearch:
             output_tokens_per_s=rate_per_s * tokens / max(sum(map(len, measured.runs)), 1),
             busy_fraction=mean([load.busy_fraction for load in loads]),
             prefill_share=mean([load.prefill_share for load in loads]),
+            drafting_share=mean([load.drafting_share for load in loads]),
             mean_batch=mean([load.mean_decode_sequences for load in loads]),
             mean_context_tokens=mean([load.mean_context_tokens for load in loads]),
             preemptions=sum(int(result.records.column("preemptions").sum()) for result in results),

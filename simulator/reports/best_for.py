@@ -32,7 +32,7 @@ def best_for_run(result: SimulationResult, taken: Comparison) -> str:
     if len(ways) == 1:
         others = "schedule tries every γ, " if scenario.gammas else ""
         return f"Asked about {ways[0]} alone, at {traffic}: {others}capacity says what filled copies carry."
-    return f"Best at {traffic}: {_without_end(taken.variant.label)}, of {ways_in_words(ways)}. {ELSEWHERE}"
+    return f"Best at {traffic}: {_without_end(taken.variant.label)}, of {compared_in_words(scenario)}. {ELSEWHERE}"
 
 
 def best_for_capacity(answer: CapacityAnswer) -> list[str]:
@@ -40,9 +40,10 @@ def best_for_capacity(answer: CapacityAnswer) -> list[str]:
     top = answer.drafting
     if top is None:
         return []
-    ways = ways_compared(answer.scenario) if top is answer.best else []
-    named = _without_end(top.label) if ways else "no speculation"
-    best = f"Best for filled copies: {named}{f', of {ways_in_words(ways)}' if len(ways) > 1 else ''}."
+    drafts = top is answer.best
+    named = _without_end(top.label) if drafts else "no speculation"
+    of = f", of {compared_in_words(answer.scenario)}" if drafts and len(ways_compared(answer.scenario)) > 1 else ""
+    best = f"Best for filled copies: {named}{of}."
     fleet = None if answer.best is None else answer.best.fleet
     load = 1.0 if fleet is None else fleet.load
     at = f"This demand fills them to {100 * load:.0f} %"
@@ -56,11 +57,12 @@ def best_for_schedule(answer: ScheduleAnswer) -> str:
     tried = {gamma for gamma, _ in answer.fixed_gains if gamma}
     if not answer.needed and tried - {*scenario.gammas}:
         others.append(f"knows {ways_in_words([f'γ = {gamma}' for gamma in scenario.gammas])} only")
-    if scenario.file.service_level is not None:
+    if answer.remark:
         others.append("goes by the service level")
     beside = f" (run {' and '.join(others)})" if others else ""
     of = f", of γ = 1 to {max(tried)}{beside}" if tried and not answer.needed else beside
-    return f"Best for {answer.metric} at {traffic_in_words(scenario)}: {best}{of}. Where copies are filled, what capacity names."
+    named = f"{answer.method}, {best}" if answer.others and not answer.off else best
+    return f"Best for {answer.metric} at {traffic_in_words(scenario)}: {named}{of}. Where copies are filled, what capacity names."
 
 
 def tie_in_words(larger: str, taken: str, chains: bool) -> str:
@@ -85,6 +87,12 @@ def ways_compared(scenario: Scenario) -> list[str]:
         for method, one in scenario.methods
         for way in one.variants
     ]
+
+
+def compared_in_words(scenario: Scenario) -> str:
+    """The same in one phrase: ``γ = 2, 3 and 5``, of several methods ``EAGLE-3 with γ = 2 and 3; n-gram lookup with γ = 3``."""
+    each = [(method, ways_in_words([name_of_way(*way) for way in one.variants])) for method, one in scenario.methods]
+    return "; ".join(f"{method} with {ways}" for method, ways in each) if scenario.alternatives else each[0][1]
 
 
 def _without_end(label: str) -> str:

@@ -37,11 +37,11 @@ def break_even_page(answer: BreakEven, methods: MethodMap | None = None) -> Page
         f"{', '.join(f'{context:,}' for context in answer.contexts)} tokens on {scenario.deployment.hardware.name} under "
         f"{scenario.deployment.engine.name}. Acceptance: {acceptance_source(scenario)}."
     )
-    return Page("break-even", title, asked, _verdict(answer), sections, closing_words(scenario))
+    return Page("break-even", title, asked, _verdict(answer, methods), sections, closing_words(scenario))
 
 
-def _verdict(answer: BreakEven) -> Verdict:
-    sentence = break_even_sentence(answer)
+def _verdict(answer: BreakEven, methods: MethodMap | None) -> Verdict:
+    sentence = break_even_sentence(answer, methods)
     shape, row = rows_asked_for(answer)
     if shape is None:
         return Verdict("break-even", "neutral", (sentence,), facts=tuple(_needs(_cheapest(answer))))

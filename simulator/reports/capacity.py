@@ -215,7 +215,7 @@ def capacity_summary(answer: CapacityAnswer) -> dict[str, Any]:
     summary = {
         "schema_version": SCHEMA_VERSION,
         "verdict": {
-            "sentence": " ".join(capacity_sentences(answer)[:2]),
+            "sentence": " ".join(capacity_sentences(answer)),
             "best": None if best is None else best.label,
             "doubts": capacity_doubts(answer),
         },
@@ -229,6 +229,7 @@ def capacity_summary(answer: CapacityAnswer) -> dict[str, Any]:
         "repetitions": answer.repetitions,
         "variants": [_variant(row) for row in answer.rows],
         "exports": _exports(answer),
+        "notes": capacity_notes(answer),
         **ending(answer.scenario, answer.warnings),
     }
     data: dict[str, Any] = plain_data(summary)

@@ -8,7 +8,7 @@ from simulator.cost.unmeasured import unmeasured
 from simulator.plots.words import interval, ways_in_words
 from simulator.printed_numbers import significant, times
 from simulator.questions.explanation import Explanation
-from simulator.reports.sensitivity import sensitivity_summary
+from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_summary
 
 NOTHING = "–"
 
@@ -123,6 +123,11 @@ def explanation_summary(answer: Explanation) -> dict[str, Any]:
         "speedup_high": None if speedup is None else speedup.high,
         "break_even_acceptance_rate": answer.break_even_acceptance_rate,
         "textbook_speedup": answer.textbook_speedup,
+        "sentence": " ".join(
+            [*explanation_sentences(answer), *sensitivity_sentences(answer.sensitivity), *doubt_sentences(answer)]
+        ),
+        "plain_step_s": answer.cost.plain_step_s,
+        "round_s": answer.cost.round_s,
         "terms": [
             {"name": row.name, "plain_s": row.plain_s, "round_s": row.round_s, "share": row.share, "bound": row.bound}
             for row in answer.rows

@@ -75,6 +75,7 @@ def method_map_summary(answer: MethodMap) -> dict[str, Any]:
     data: dict[str, Any] = plain_data(
         {
             "schema_version": SCHEMA_VERSION,
+            "sentence": method_map_sentence(answer),
             "methods": answer.methods,
             "left_out": answer.left_out,
             "own_context_tokens": answer.own_context,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,11 +13,12 @@ from simulator.draft_tree import Tree
 from simulator.interchange.engine_settings import VARYING_GAMMA, NotExpressibleError, Snippet, snippets
 from simulator.plots.words import interval
 from simulator.printed_numbers import times
-from simulator.questions.schedule import Range, ScheduleAnswer
+from simulator.questions.schedule import ScheduleAnswer
+from simulator.questions.schedule_prices import Range
 from simulator.reports.best_for import best_for_schedule, tie_in_words
 from simulator.reports.exports import setting_for
 from simulator.reports.summary import SCHEMA_VERSION, csv_text, ending, plain_data
-from simulator.simulation import TIE
+from simulator.simulation import TIE, verdict_of
 
 # Engines that vary γ with the batch, or switch it off, by a setting.
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -24,25 +26,85 @@ Table = tuple[list[str], list[list[str]]]
 
 
 def schedule_sentences(answer: ScheduleAnswer) -> tuple[str, ...]:
-    """The verdict first: whether to vary γ, and what the simulation says of it."""
+    """The verdict first: which method, of several, and whether to vary its γ; what the simulation says of it."""
+    return (*_method_sentences(answer), *_own_sentences(answer))
+
+
+def _own_sentences(answer: ScheduleAnswer) -> tuple[str, ...]:
     fixed, fastest = (f"γ = {gamma}" if gamma else "no speculation" for gamma in (answer.best_fixed, answer.fastest_fixed))
     tie = [tie_in_words(fastest, fixed, chains=True)] if answer.best_fixed != answer.fastest_fixed else []
-    best_for = best_for_schedule(answer)
+    beside = (*_over_none(answer), *tie, *_remark(answer), best_for_schedule(answer))
     if answer.gain is None:
         always = answer.table[0][2]
         what = "no draft" if always == 0 else fixed if always == answer.best_fixed else f"one γ, within {100 * TIE:.0f} %,"
         first = f"No schedule needed: {what} is best at every batch, at a context of {answer.own_context:,} tokens."
-        return (first, *tie, best_for)
-    gain, better = answer.gain, answer.gain.value >= 1
-    shown = gain if better else Estimate(1 / gain.value, 1 / gain.high, 1 / gain.low)
-    held = (
-        f"{answer.metric} {times(shown.value)} {'better' if better else 'worse'} than with {fastest} (80 % interval "
-        f"{interval(shown)}), simulated on {len(answer.held_out_seeds)} seeds that chose neither"
-    )
+        return (first, *beside)
+    gain, alone = _told(answer.gain, answer), f"{fastest} alone" if answer.fastest_fixed else fastest
     if answer.needed:
-        return (f"Vary γ with the batch: {held}.", _words(answer.table), best_for)
-    why = "the table, chosen point by point, loses on these arrivals" if answer.worse else "what the table gains is below noise"
-    return (f"No schedule needed: {why}: {held}.", *tie, best_for, f"For the record: {_words(answer.table)}")
+        return (f"Vary γ with the batch: {answer.metric} {gain} than with {alone}.", _words(answer.table), *beside)
+    what = "the table, chosen point by point, loses" if answer.worse else "what the table gains is below noise"
+    first = f"No schedule needed: {what}: {answer.metric} {gain} than with {alone}."
+    return (first, *beside, f"For the record: {_words(answer.table)}")
+
+
+def _told(gain: Estimate, answer: ScheduleAnswer) -> str:
+    """``1.08× better (80 % interval 1.05–1.11, simulated on 5 seeds that chose neither)``, whichever way it went."""
+    better = gain.value >= 1
+    shown = gain if better else Estimate(1 / gain.value, 1 / gain.high, 1 / gain.low if gain.low > 0 else math.inf)
+    seeds = f"simulated on {len(answer.held_out_seeds)} seeds that chose neither"
+    return f"{times(shown.value)} {'better' if better else 'worse'} (80 % interval {interval(shown)}, {seeds})"
+
+
+def _over_none(answer: ScheduleAnswer) -> list[str]:
+    if answer.off:
+        return []
+    return [f"Against no speculation, on those seeds: {setting_in_words(answer)} gains {_gain_in_words(answer.over_none)}."]
+
+
+def _gain_in_words(gain: Estimate) -> str:
+    return f"{times(gain.value)} ({interval(gain)})" if math.isfinite(gain.value) else "all of it: none has any"
+
+
+def _remark(answer: ScheduleAnswer) -> list[str]:
+    return [f"{answer.remark[0].upper()}{answer.remark[1:]}: judged by {answer.metric}."] if answer.remark else []
+
+
+def _method_sentences(answer: ScheduleAnswer) -> list[str]:
+    """Which of several methods, and how sure that is."""
+    if not answer.others:
+        return []
+    if answer.off:
+        return [f"No method gains in {answer.metric}: leave speculation off."]
+    assert answer.lead is not None
+    other = answer.others[0]
+    runner_up = "no speculation" if other.off else f"{other.method}, {setting_in_words(other)}"
+    lead, told = verdict_of(answer.lead), _told(answer.lead, answer)
+    first = {
+        "win": f"Draft with {answer.method}: {answer.metric} {told} than with the next, {runner_up}.",
+        "close": f"Draft with {answer.method}, which is hardly told apart from {runner_up}: {answer.metric} {told}.",
+        "lose": f"Draft with {other.method}: {answer.method}, best on the scenario's own seed, has {answer.metric} {told}.",
+    }[lead]
+    return [first]
+
+
+def setting_in_words(answer: ScheduleAnswer) -> str:
+    """What a method comes to."""
+    return "γ by batch" if answer.needed else "off" if answer.best_fixed == 0 else f"γ = {answer.best_fixed}"
+
+
+def methods_table(answer: ScheduleAnswer) -> Table:
+    """A row for each method, best first: the setting, what it gains over none, and what its table gains over one γ."""
+    gained = ["gain", "80 %", "table over one γ", "80 %"]
+    rows = []
+    for each in answer.methods:
+        found = ("1.00×", "–") if each.off else (_value(each.over_none), interval(each.over_none))
+        table = ("–", "–") if each.gain is None else (_value(each.gain), interval(each.gain))
+        rows.append([each.method, setting_in_words(each), *found, *table])
+    return ["method", "setting", *gained], rows
+
+
+def _value(gain: Estimate) -> str:
+    return times(gain.value) if math.isfinite(gain.value) else "from 0"
 
 
 def _words(table: tuple[Range, ...]) -> str:
@@ -51,6 +113,13 @@ def _words(table: tuple[Range, ...]) -> str:
         for first, last, gamma in table
     ]
     return f"{', '.join(parts)}."
+
+
+def schedule_tables(answer: ScheduleAnswer) -> list[tuple[str, list[str], list[list[str]]]]:
+    """(title, header, rows): the methods beside each other where there are several, the map of each, and each fixed γ."""
+    beside = [(f"Each method at its best against none, in {answer.metric}", *methods_table(answer))]
+    maps = [(f"γ to run at, {each.method}", *schedule_map(each)) for each in answer.methods]
+    return [*(beside if answer.others else []), *maps, (fixed_title(answer), *fixed_table(answer))]
 
 
 def schedule_map(answer: ScheduleAnswer) -> Table:
@@ -70,10 +139,19 @@ def schedule_map(answer: ScheduleAnswer) -> Table:
     return ["context \\ batch", *map(str, answer.batches)], rows
 
 
+def fixed_title(answer: ScheduleAnswer) -> str:
+    """What the table of fixed γ holds."""
+    return f"Gain (×) of each fixed γ in {answer.metric}, at seed {answer.scenario.file.seed}"
+
+
 def fixed_table(answer: ScheduleAnswer) -> Table:
-    """What each fixed γ gains over none, on the scenario's own seed."""
-    header = ["fixed γ", *("none" if gamma == 0 else str(gamma) for gamma, _ in answer.fixed_gains)]
-    return header, [[f"{answer.metric}, gain", *(times(gain) for _, gain in answer.fixed_gains)]]
+    """What each fixed γ gains over none, a row for each method."""
+    gammas = sorted({gamma for each in answer.methods for gamma, _ in each.fixed_gains})
+    rows = []
+    for each in answer.methods:
+        gains = {gamma: f"{gain:.2f}" if math.isfinite(gain) else "∞" for gamma, gain in each.fixed_gains}
+        rows.append([each.method, *(gains.get(gamma, "–") for gamma in gammas)])
+    return ["method \\ γ", *("none" if gamma == 0 else str(gamma) for gamma in gammas)], rows
 
 
 def schedule_snippets(answer: ScheduleAnswer) -> Iterator[tuple[str, tuple[Snippet, ...], str]]:
@@ -115,6 +193,7 @@ def schedule_notes(answer: ScheduleAnswer) -> tuple[str, ...]:
     if answer.needed:
         notes.append(f"{VARYING_GAMMA}.")
         notes.append("TensorRT-LLM takes one γ and the batch above which it is off (max_concurrency), not the table.")
+    notes += [f"Without a schedule: {name}, whose {why}." for name, why in answer.left_out]
     return tuple(notes)
 
 
@@ -123,24 +202,38 @@ def schedule_summary(answer: ScheduleAnswer) -> dict[str, Any]:
     summary = {
         "schema_version": SCHEMA_VERSION,
         "verdict": {"needed": answer.needed, "sentence": " ".join(schedule_sentences(answer))},
-        "own_context_tokens": answer.own_context,
-        "table": answer.table,
-        "best_fixed": answer.best_fixed,
-        "fastest_fixed": answer.fastest_fixed,
-        "metric": answer.metric,
-        "fixed_gains": {str(gamma): gain for gamma, gain in answer.fixed_gains},
-        "gain_over_best_fixed": answer.gain,
+        **_method_summary(answer),
+        "lead_over_next": answer.lead,
+        "other_methods": [_method_summary(each) for each in answer.others],
+        "left_out": [{"method": name, "reason": why} for name, why in answer.left_out],
         "held_out_seeds": answer.held_out_seeds,
-        "map": answer.cells,
-        "settings": [
-            {"engine": engine, "snippets": found, "reason": reason or None} for engine, found, reason in schedule_snippets(answer)
-        ],
-        **ending(answer.scenario, answer.warnings),
+        "notes": schedule_notes(answer),
+        **ending(answer.scenario, answer.remarks),
     }
     data: dict[str, Any] = plain_data(summary)
     return data
 
 
+def _method_summary(answer: ScheduleAnswer) -> dict[str, Any]:
+    return {
+        "method": answer.method,
+        "setting": setting_in_words(answer),
+        "own_context_tokens": answer.own_context,
+        "table": answer.table,
+        "best_fixed": answer.best_fixed,
+        "fastest_fixed": answer.fastest_fixed,
+        "metric": answer.metric,
+        "remark": answer.remark or None,
+        "fixed_gains": {str(gamma): gain for gamma, gain in answer.fixed_gains},
+        "gain_over_best_fixed": answer.gain,
+        "gain_over_no_speculation": answer.over_none,
+        "map": answer.cells,
+        "engine_settings": [
+            {"engine": engine, "snippets": found, "reason": reason or None} for engine, found, reason in schedule_snippets(answer)
+        ],
+    }
+
+
 def schedule_csv(answer: ScheduleAnswer) -> str:
-    """The map, one row for each batch and context."""
-    return csv_text([plain_data(cell) for cell in answer.cells])
+    """The map, one row for each method, batch and context."""
+    return csv_text([{"method": each.method, **plain_data(cell)} for each in answer.methods for cell in each.cells])

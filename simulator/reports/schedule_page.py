@@ -8,7 +8,15 @@ from simulator.plots.words import short_name, speculation_name
 from simulator.printed_numbers import times
 from simulator.questions.schedule import ScheduleAnswer
 from simulator.reports.page import Block, Code, Fact, Figure, Page, Section, Table, Text, Verdict
-from simulator.reports.schedule import fixed_table, schedule_map, schedule_notes, schedule_sentences, schedule_snippets
+from simulator.reports.schedule import (
+    fixed_table,
+    fixed_title,
+    methods_table,
+    schedule_map,
+    schedule_notes,
+    schedule_sentences,
+    schedule_snippets,
+)
 from simulator.reports.sources import closing_sections, closing_words
 
 MAP = Figure(
@@ -19,7 +27,9 @@ MAP = Figure(
 def schedule_page(answer: ScheduleAnswer) -> Page:
     """The report of a schedule."""
     scenario, deployment = answer.scenario, answer.scenario.deployment
-    outcome = "vary γ with the batch" if answer.needed else "no schedule needed"
+    outcome = "vary γ with the batch" if answer.needed else "leave speculation off" if answer.off else "no schedule needed"
+    if answer.others and not answer.off:
+        outcome = f"{answer.method}, {outcome}"
     number = times(answer.gain.value) if answer.gain is not None and answer.needed else ""
     fixed = "no speculation" if answer.fastest_fixed == 0 else f"γ = {answer.fastest_fixed}"
     verdict = Verdict(
@@ -27,11 +37,13 @@ def schedule_page(answer: ScheduleAnswer) -> Page:
         f"better {answer.metric} than with {fixed} alone, simulated on seeds that chose neither" if number else "",
         answer.gain if number else None, tuple(_facts(answer)),
     )  # fmt: skip
+    maps = [Table.of(*schedule_map(each), each.method) for each in answer.methods]
     sections = (
         Section("Settings to use", tuple(_settings(answer))),
-        Section("Best γ by batch and context", (MAP, Table.of(*schedule_map(answer)), *map(Text, schedule_notes(answer)))),
-        Section("What each fixed γ gains", (Table.of(*fixed_table(answer)),)),
-        *closing_sections(scenario, answer.warnings),
+        *([Section("Methods beside each other", (Table.of(*methods_table(answer)),))] if answer.others else []),
+        Section("Best γ by batch and context", (MAP, *maps, *map(Text, schedule_notes(answer)))),
+        Section("What each fixed γ gains", (Table.of(*fixed_table(answer), fixed_title(answer)),)),
+        *closing_sections(scenario, answer.remarks),
     )
     asked = (
         f"{short_name(deployment.target.name)} with {speculation_name(scenario)} on {deployment.devices} × "

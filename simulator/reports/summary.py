@@ -17,6 +17,8 @@ from simulator.cost.unmeasured import unmeasured
 from simulator.draft_tree import Tree
 from simulator.plots.words import acceptance_source, is_known, provenance
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
+from simulator.questions.method_map import MethodMap
+from simulator.reports.tables import break_even_sentence
 from simulator.reports.verdict import answer, headline, subject, verdict_sentence
 from simulator.scenario import PrefillInstances, Scenario
 from simulator.serving import AcceptanceCounts, unmet_limits
@@ -63,6 +65,7 @@ def _variant(result: SimulationResult, variant: Variant) -> dict[str, Any]:
     data["acceptance"] = _acceptance(summary.acceptance) if variant.gamma else None
     data["saturated_requests_per_s"] = variant.saturation.per_s
     data["saturated_prefill_share"] = variant.saturation.prefill_share
+    data["offered_share"] = None if result.scenario.file.workload.arrivals.users else variant.offered_share
     if level is not None:
         unmet = unmet_limits(summary, level)
         data["unmet_limits"] = {
@@ -144,10 +147,12 @@ def _comparison(result: SimulationResult, comparison: Comparison) -> dict[str, A
 # --------------------------------------------------------------------------------------------------------- break-even
 
 
-def break_even_summary(answer: BreakEven) -> dict[str, Any]:
-    """Every point and the map of the best γ."""
+def break_even_summary(answer: BreakEven, methods: MethodMap | None = None) -> dict[str, Any]:
+    """Every point and the map of the best γ. methods: the map of several methods that stands beside it."""
     summary = {
         "schema_version": SCHEMA_VERSION,
+        "sentence": break_even_sentence(answer, methods),
+        "own_context_tokens": answer.own_context,
         "points": [break_even_row(point) for point in answer.points],
         "best": answer.best,
         "policies": answer.policies,

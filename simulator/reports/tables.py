@@ -11,6 +11,7 @@ from simulator.plots.words import interval
 from simulator.prediction import NO_VERDICT, Prediction
 from simulator.printed_numbers import milliseconds, significant, times
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
+from simulator.questions.method_map import MethodMap
 
 NOTHING = "–"
 
@@ -28,8 +29,14 @@ def break_even_tables(answer: BreakEven) -> Iterator[tuple[str, list[str], list[
         yield title, ["batch", *map(str, answer.batches)], _context_rows(answer, context)
 
 
-def break_even_sentence(answer: BreakEven) -> str:
-    """Up to which batch the scenario's acceptance wins at its own context, for the best γ of those asked for."""
+def break_even_sentence(answer: BreakEven, methods: MethodMap | None = None) -> str:
+    """Up to which batch the scenario's acceptance wins at its own context, for the best γ of those asked for; beside a map of
+    several methods, of which of them that is."""
+    said = _break_even_sentence(answer)
+    return said if methods is None else f"{methods.scenario.methods[0][0]} alone: {said[0].lower()}{said[1:]}"
+
+
+def _break_even_sentence(answer: BreakEven) -> str:
     shape, row = rows_asked_for(answer)
     if shape is None:
         return "No acceptance is stated: speculation wins where the acceptance is above the numbers below."

@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from simulator.acceptance import AcceptanceSpec
 from simulator.cost.parallelism import Parallelism
 from simulator.hardware import HardwareOverride
+from simulator.kernel_switches import KernelSwitches
 from simulator.number_format import CacheFormat, WeightFormat
 from simulator.planning import PlanningSpec
 from simulator.serving import RouterName
@@ -150,6 +151,7 @@ class ScenarioFile(Spec):
     hardware: HardwareChoice
     parallel: ParallelSpec = ParallelSpec()
     engine: str
+    kernels: KernelSwitches = KernelSwitches()
     target: TargetSpec
     speculation: Speculation | None = None
     acceptance: AcceptanceSpec | None = None

@@ -15,6 +15,7 @@ from simulator.speculation import (
     MODELLESS_METHODS,
     Speculation,
     default_drafter_weights,
+    mixed_warning,
     weights_warning,
 )
 from simulator.workload import RequestSource, shares_prefixes
@@ -41,7 +42,9 @@ def deployment_of(
     if speculation is not None and speculation.method == "sparse_kv":
         kv_tokens = speculation.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS
     weights = _target_weights(reading, spec)
-    drafter_weights = _drafter_weights(reading, speculation, weights, hardware if remote is None else remote.hardware)
+    reading.warnings.extend(mixed_warning(spec.model, target, weights))
+    own = hardware if remote is None else remote.hardware
+    drafter_weights = _drafter_weights(reading, speculation, weights, own, drafter)
     return Deployment(
         hardware, engine, target, weights, spec.kv_cache, parallel.tensor_parallel_size,
         speculation.method if speculation else "none", drafter, drafter_weights, draft_size if drafter is not None else 1,
@@ -54,13 +57,15 @@ def _target_weights(reading: Reading, spec: TargetSpec) -> str:
     return spec.weights or published_weights(spec.model) or "bf16"
 
 
-def _drafter_weights(reading: Reading, speculation: Speculation | None, weights: str, hardware: Hardware) -> str:
+def _drafter_weights(
+    reading: Reading, speculation: Speculation | None, weights: str, hardware: Hardware, drafter: ModelArchitecture | None
+) -> str:
     if speculation is None or speculation.method in MODELLESS_METHODS:
         return hardware.wide_dtype
     if speculation.drafter_weights is not None:
         return speculation.drafter_weights
     stored = None if speculation.drafter is None else stored_weights(speculation.drafter)
-    chosen, warning = default_drafter_weights(speculation.method, weights, hardware.wide_dtype, stored)
+    chosen, warning = default_drafter_weights(speculation.method, weights, hardware.wide_dtype, stored, drafter)
     reading.warnings.extend([warning] if warning else [])
     return chosen
 

@@ -21,6 +21,7 @@ from simulator.scenario.names import (
     find_serving_engine,
     find_target,
     read_source,
+    start_engine,
 )
 from simulator.scenario.prefill_instances import find_prefill_instances, prefill_problems
 from simulator.scenario.reading import Reading
@@ -45,9 +46,12 @@ def load_scenario(path: str | Path) -> Scenario:
 
 def scenario_document(path: str | Path) -> Document:
     """The same as it is written. Raises `SpecError` where there is no such file or it is no YAML."""
-    found = resources.file_of("scenario", str(path))
+    found, shipped = resources.file_of("scenario", str(path)), resources.ids("scenario")
     if found is None and not str(path).endswith((".yaml", ".yml")) and "/" not in str(path):
-        raise resources.unknown("", "scenario", "scenario", str(path), resources.ids("scenario"))
+        raise resources.unknown("", "scenario", "scenario", str(path), shipped)
+    if found is None and Path(path).stem in shipped:
+        # Written as in a checkout, from another folder.
+        raise SpecError([Problem(str(path), "", "no such file; shipped scenarios go by name", nearest=Path(path).stem)])
     return load_yaml(found or path)
 
 
@@ -88,8 +92,9 @@ def _with_alternatives(scenario: Scenario) -> Scenario:
 def _resolved(reading: Reading) -> Scenario | None:
     """The scenario of sound sections; None where any is not, or where the rest of what is needed is not known."""
     hardware = reading.attempt(lambda: find_device(reading))
-    engine = reading.attempt(lambda: find_serving_engine(reading))
+    found = reading.attempt(lambda: find_serving_engine(reading))
     target = reading.attempt(lambda: find_target(reading))
+    engine = reading.attempt(lambda: start_engine(reading, found, target))
     drafter = reading.attempt(lambda: find_drafter(reading, target))
     remote = reading.attempt(lambda: find_draft_device(reading))
     further = reading.attempt(lambda: find_further_hardware(reading))

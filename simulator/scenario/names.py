@@ -6,8 +6,11 @@ from pathlib import Path
 
 from simulator.architecture import ModelArchitecture, find_model
 from simulator.cost.remote_draft import RemoteDraft
+from simulator.engine_start import as_it_starts, mixed_heads_note, start_faults, started
 from simulator.hardware import Hardware, find_hardware, override
 from simulator.interchange.request_traces import request_source
+from simulator.kernel_switches import KernelSwitches
+from simulator.scenario.file import LimitsSpec
 from simulator.scenario.reading import Reading
 from simulator.serving_engine import ServingEngine, find_engine
 from simulator.spec import SpecError
@@ -33,6 +36,24 @@ def find_device(reading: Reading) -> Hardware:
 
 def find_serving_engine(reading: Reading) -> ServingEngine:
     return find_engine(reading.sections["engine"], reading.document.where(("engine",)))
+
+
+def start_engine(reading: Reading, engine: ServingEngine | None, target: ModelArchitecture | None) -> ServingEngine | None:
+    """The engine with the kernels that the scenario chooses."""
+    switches: KernelSwitches = reading.sections["kernels"]
+    if engine is None:
+        return engine
+    faults = start_faults(engine, switches)
+    problems = [reading.document.problem(("kernels", key), must, got, known) for key, must, got, known in faults]
+    if problems:
+        raise SpecError(problems)
+    if target is not None:
+        reading.warnings.extend(mixed_heads_note(engine, switches, target))
+    if (switches := as_it_starts(engine, switches, target)) == KernelSwitches():
+        return engine
+    limits: LimitsSpec | None = reading.sections.get("limits")
+    stated = limits.max_model_len if limits is not None else None
+    return started(engine, switches, stated or (target.max_position_embeddings if target is not None else None))
 
 
 def find_draft_device(reading: Reading) -> RemoteDraft | None:

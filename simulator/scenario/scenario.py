@@ -55,8 +55,8 @@ class Scenario:
         """The scenario without its alternatives, of which the question knows nothing, and a warning that says so."""
         if not self.alternatives:
             return self
-        said = f"about {self.methods[0][0]} alone: run, capacity, sweep and the map of break-even compare the alternatives too"
-        return replace(self, alternatives=(), warnings=(*self.warnings, said))
+        others = "run, capacity, schedule, sweep and the map of break-even compare the alternatives too"
+        return replace(self, alternatives=(), warnings=(*self.warnings, f"about {self.methods[0][0]} alone: {others}"))
 
     @property
     def devices(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections.abc import Callable, Iterable
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,39 +19,43 @@ from simulator.serving.scheduler import Scheduler
 from simulator.serving.sequence import SequenceState
 
 Integers = NDArray[np.int64]
-# Rows of the timeline: sums over the sequences of a round, and one maximum. JUMPS counts the tokens of rounds with drafts, CUT
-# those of them past the end of an output.
-CONTEXT, WINDOWED, LONGEST, BLOCKS, JUMPS, CUT, MISSING_DRAFTS = range(7)
+# Rows of the timeline: sums over the sequences of a round, and one maximum. EMITTED counts the tokens of rounds with drafts, CUT
+# those that were accepted past the end of an output.
+CONTEXT, WINDOWED, LONGEST, BLOCKS, EMITTED, CUT, MISSING_DRAFTS = range(7)
 ROWS = 7
 
 
 class Booking:
     """The rounds `start` to `end` - 1 of one sequence under one γ.
 
-    context, blocks, jumps, drafted: by round. `jumps` is None where nothing is drafted: each round is one token. `drafted` is
-    None where every round has γ. The last round emits `cut` tokens fewer than it jumps.
+    context, blocks, emitted, drafted: by round. `emitted` is None where nothing is drafted: each round is one token. `drafted` is
+    None where every round has γ. `positions`: tokens emitted before each, and after the last were it not `cut` by so many.
     """
 
-    __slots__ = ("blocks", "context", "cut", "drafted", "end", "entry_blocks", "gamma", "jumps", "rows", "sequence", "start")
+    __slots__ = (
+        "blocks", "context", "cut", "drafted", "emitted", "end", "entry_blocks", "gamma", "positions", "rows", "sequence",
+        "start",
+    )  # fmt: skip
 
     def __init__(
         self, sequence: SequenceState, start: int, gamma: int, tables: Tables, entry_blocks: int, window: int | None,
         shared_blocks: int = 0,
     ):  # fmt: skip
         self.sequence, self.start, self.gamma, self.entry_blocks = sequence, start, gamma, entry_blocks
-        self.jumps: Integers | None = None
+        self.positions: Integers | None = None
+        self.emitted: Integers | None = None
         self.drafted: Integers | None = None
         self.cut = 0
-        offset = sequence.prompt_tokens - 1
+        offset, output_tokens = sequence.prompt_tokens - 1, sequence.output_tokens
         if gamma == 0:
-            begin, stop = offset + sequence.emitted, offset + sequence.output_tokens
+            begin, stop = offset + sequence.emitted, offset + output_tokens
             self.context, self.blocks = tables.counting(stop)[begin:stop], tables.blocks_at(gamma, stop)[begin:stop]
         else:
-            positions, self.jumps, drafted = _rounds(sequence, gamma)
-            self.cut = positions.item(-1) - sequence.output_tokens
-            self.context = positions[:-1] + offset
+            self.positions, self.emitted, drafted = _rounds(sequence, gamma)
+            self.cut = self.positions.item(-1) - output_tokens
+            self.context = self.positions[:-1] + offset
             if drafted is None:
-                self.blocks = tables.blocks_at(gamma, offset + sequence.output_tokens)[self.context]
+                self.blocks = tables.blocks_at(gamma, offset + output_tokens)[self.context]
             else:
                 self.drafted = np.array(drafted, dtype=np.int64)
                 self.blocks = np.maximum.accumulate(tables.blocks_for(gamma, self.context + 1 + self.drafted))
@@ -64,18 +67,10 @@ class Booking:
         self.rows: list[tuple[int, Integers]] = [(CONTEXT, self.context), (BLOCKS, self.blocks)]
         if window is not None:
             self.rows.append((WINDOWED, np.minimum(self.context, window)))
-        if self.jumps is not None:
-            self.rows.append((JUMPS, self.jumps))
+        if self.emitted is not None:
+            self.rows.append((EMITTED, self.emitted))
         if self.drafted is not None:
             self.rows.append((MISSING_DRAFTS, gamma - self.drafted))
-
-    def emitted(self, rounds: int) -> Integers | None:
-        """Tokens emitted in each of the first `rounds` rounds; None where it is one in each."""
-        if self.jumps is None or self.cut == 0 or rounds < len(self.jumps):
-            return None if self.jumps is None else self.jumps[:rounds]
-        emitted = self.jumps.copy()
-        emitted[-1] -= self.cut
-        return emitted
 
     def held_before(self, round_: int) -> int:
         """Blocks held as round `round_` is about to be planned."""
@@ -94,17 +89,17 @@ class Booking:
             return
         self.count(rounds)
         sequence.emission_s += round_end_s[self.start : until]
-        emitted = self.emitted(rounds)
-        tokens = rounds if emitted is None else int(emitted.sum())
-        sequence.emission_tokens += array("i", (1,)) * rounds if emitted is None else array("i", emitted.tolist())
+        emitted = np.ones(rounds, np.int64) if self.emitted is None else self.emitted[:rounds]
+        tokens = int(emitted.sum())
+        sequence.emission_tokens += array("i", emitted.tolist())
         sequence.emitted += tokens
         sequence.computed += tokens
 
     def count(self, rounds: int) -> None:
         """Adds the first `rounds` rounds to the sequence's counters."""
-        sequence = self.sequence
+        sequence, positions = self.sequence, self.positions
         sequence.rounds += rounds
-        if self.jumps is None:
+        if positions is None:
             return
         if self.drafted is None:
             sequence.draft_rounds += rounds
@@ -112,8 +107,7 @@ class Booking:
         else:
             sequence.draft_rounds += int(np.count_nonzero(self.drafted[:rounds]))
             sequence.drafted += int(self.drafted[:rounds].sum())
-        last = rounds - 1
-        sequence.accepted += self.context.item(last) - self.context.item(0) + self.jumps.item(last) - rounds
+        sequence.accepted += positions.item(rounds) - positions.item(0) - rounds
 
 
 def _rounds(sequence: SequenceState, gamma: int) -> tuple[Integers, Integers, list[int] | None]:
@@ -129,7 +123,8 @@ def _rounds(sequence: SequenceState, gamma: int) -> tuple[Integers, Integers, li
         drafted.append(drafts)
         position += 1 + sequence.accept(drafts, position)
         starts.append(position)
-    return np.array(starts), np.diff(starts), None if all(drafts == gamma for drafts in drafted) else drafted
+    emitted = np.diff(np.minimum(starts, output))
+    return np.array(starts), emitted, None if all(drafts == gamma for drafts in drafted) else drafted
 
 
 class Tables:
@@ -167,15 +162,15 @@ class Timeline:
     def __init__(self, tables: Tables, window: int | None):
         self.tables, self.window = tables, window
         self.now = 0  # the next round
-        self.rows: Integers = np.zeros((ROWS, 4096), dtype=np.int64)
+        self._hold(np.zeros((ROWS, 4096), dtype=np.int64))
         self.origin = 0  # the round of column 0
         self.uneven_until = 0  # from this round on every sequence has γ drafts
         self.bookings: dict[int, Booking] = {}
         self._ends: list[tuple[int, int, Booking]] = []
         self._serial = 0
 
-    def __len__(self) -> int:
-        return len(self.bookings)
+    def _hold(self, rows: Integers) -> None:
+        self.rows, self._by_row = rows, list(rows)
 
     def add(self, sequence: SequenceState, gamma: int, held_blocks: int, shared_blocks: int = 0) -> None:
         """Books a sequence that holds `held_blocks` of its own behind `shared_blocks` of the prefix cache."""
@@ -187,11 +182,11 @@ class Timeline:
         self._make_room(booking.end)
         first, last = booking.start - self.origin, booking.end - self.origin
         for row, values in booking.rows:
-            sums = self.rows[row, first:last]
+            sums = self._by_row[row][first:last]
             sums += values
         if booking.cut:
             self.rows[CUT, last - 1] += booking.cut
-        longest = self.rows[LONGEST, first:last]
+        longest = self._by_row[LONGEST][first:last]
         np.maximum(longest, booking.context, out=longest)
         if booking.drafted is not None:
             self.uneven_until = max(self.uneven_until, booking.end)
@@ -247,11 +242,12 @@ class Timeline:
 
     def contexts_now(self) -> list[int]:
         """Those of the next round."""
-        return cast(list[int], self.rows[: LONGEST + 1, self.now - self.origin].tolist())
+        column, item = self.now - self.origin, self.rows.item
+        return [item(CONTEXT, column), item(WINDOWED, column), item(LONGEST, column)]
 
-    def next(self, row: int) -> int:
-        """A row in the next round."""
-        return self.rows.item(row, self.now - self.origin)
+    def next(self, row: int, rounds: int = 1) -> int:
+        """A row in the last of the next `rounds` rounds."""
+        return self.rows.item(row, self.now - self.origin + rounds - 1)
 
     def past(self, row: int, first: int) -> Integers:
         """A row over the rounds from `first` to the last one that is past."""
@@ -260,9 +256,10 @@ class Timeline:
     def forget(self) -> None:
         """Lets the rounds go that are past."""
         past = self.now - self.origin
-        rows = np.zeros_like(self.rows)
-        rows[:, : rows.shape[1] - past] = self.rows[:, past:]
-        self.rows, self.origin = rows, self.now
+        left = self.rows.shape[1] - past
+        self.rows[:, :left] = self.rows[:, past:]
+        self.rows[:, left:] = 0
+        self.origin = self.now
 
     def _make_room(self, end: int) -> None:
         """Makes columns up to round `end`."""
@@ -270,7 +267,7 @@ class Timeline:
         if end - self.origin > width:
             rows = np.zeros((ROWS, 2 * (end - self.origin)), dtype=np.int64)
             rows[:, :width] = self.rows
-            self.rows = rows
+            self._hold(rows)
 
 
 class BookingScheduler(Scheduler):
@@ -299,13 +296,13 @@ class BookingScheduler(Scheduler):
     def _book(self, gamma: int) -> None:
         """Puts decoding sequences on the timeline, unless their rounds might exceed the token budget anyway."""
         timeline, kv = self.timeline, self.kv
-        if gamma != self.gamma and len(timeline):
+        if gamma != self.gamma and len(timeline.bookings):
             self.unbook_all()
         self.gamma = gamma
         if not self.unbooked:
             return
         waiting = [s for s in self.unbooked if s.booking is None and s.decoding and not s.ended]
-        if (len(timeline) + len(waiting)) * (1 + gamma) > self.rules.max_num_batched_tokens:
+        if (len(timeline.bookings) + len(waiting)) * (1 + gamma) > self.rules.max_num_batched_tokens:
             self.unbooked = waiting
             self.unbook_all()
             return
@@ -336,7 +333,7 @@ class BookingScheduler(Scheduler):
 
     def _schedule_running(self, plan: StepPlan, decode: bool, index: int = 0) -> None:
         timeline, running = self.timeline, self.running
-        booked = len(timeline)
+        booked = len(timeline.bookings)
         if booked < len(running) and booked and any(sequence.booking is not None for sequence in running[booked:]):
             self.unbook_all()  # an unfinished prompt stands before a decoding sequence
         elif booked and not decode:
@@ -355,7 +352,7 @@ class BookingScheduler(Scheduler):
         """
         timeline, kv = self.timeline, self.kv
         while True:
-            booked = len(timeline)
+            booked = len(timeline.bookings)
             if booked == 0:
                 return False
             rows = booked * (1 + self.gamma)
@@ -384,7 +381,7 @@ class BookingScheduler(Scheduler):
 
     def _admitted_for(self) -> Iterable[SequenceState]:
         admitted = super()._admitted_for()
-        return admitted if self.rules.admission == "whole_request" else tuple(admitted)[len(self.timeline) :]
+        return admitted if self.rules.admission == "whole_request" else tuple(admitted)[len(self.timeline.bookings) :]
 
     def _held(self, plan: StepPlan, sequence: SequenceState) -> int:
         if sequence.booking is None:
@@ -415,7 +412,7 @@ class BookingScheduler(Scheduler):
         """Lets `rounds` rounds pass. Returns the bookings that ended; their blocks are free again."""
         timeline, kv = self.timeline, self.kv
         if rounds > 1:
-            kv.book(int(timeline.coming(BLOCKS, rounds)[-1]))
+            kv.book(timeline.next(BLOCKS, rounds))
         timeline.now += rounds
         finished = timeline.pop_finished()
         for booking in finished:

@@ -13,7 +13,7 @@ from functools import partial
 
 import simpy
 
-from simulator.serving.arrivals import Arrival
+from simulator.serving.clock import Arrival
 from simulator.serving.instant import COMPUTED, RESERVED, Instant
 from simulator.serving.kv_transfer import KVTransfer, TransferRecords
 from simulator.serving.replica import Replica

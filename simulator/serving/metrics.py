@@ -109,7 +109,8 @@ class Load:
     """How busy the engine was in the window. Means are over busy time, of one replica; None if none ever was busy.
 
     `mean_context_tokens` is per decoding sequence; `busy_share` is the part of busy time of each cost term, and
-    `prefill_share` that of the terms whose names start with "prefill"; `peak_used_blocks` is over the whole run.
+    `prefill_share` that of the terms whose names start with "prefill", `drafting_share` that of the other terms of steps in which
+    anybody drafts; `peak_used_blocks` is over the whole run.
     """
 
     busy_fraction: float
@@ -121,6 +122,7 @@ class Load:
     peak_used_blocks: int
     busy_share: dict[str, float]
     prefill_share: float
+    drafting_share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +298,9 @@ def load_in(result: ServingResult, window: Window, prefill: bool = False) -> Loa
     busy_s, decoding_s = float(weight.sum()), float(weight @ steps.column("decode_sequences"))
     in_window = np.divide(weight, seconds, out=seconds, where=seconds > 0)
     busy_share = {name: float(in_window @ steps.term(name)) / busy_s for name in steps.term_names} if busy_s > 0 else {}
+    prompts = [name for name in busy_share if name.startswith("prefill")]
+    drafting = steps.column("drafted") > 0
+    beside_s = math.fsum(float((in_window * drafting) @ steps.term(name)) for name in prompts)
 
     def mean(name: str) -> float | None:
         return _ratio(float(weight @ steps.column(name)), busy_s)
@@ -309,7 +314,8 @@ def load_in(result: ServingResult, window: Window, prefill: bool = False) -> Loa
         mean_used_blocks=mean("used_blocks"),
         peak_used_blocks=int(used_blocks.max(initial=0)),
         busy_share=busy_share,
-        prefill_share=math.fsum(share for name, share in busy_share.items() if name.startswith("prefill")),
+        prefill_share=math.fsum(busy_share[name] for name in prompts),
+        drafting_share=max((float(weight @ drafting) - beside_s) / busy_s, 0.0) if busy_s > 0 else 0.0,
     )
 
 

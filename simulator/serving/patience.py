@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import simpy
 
-from simulator.serving.arrivals import Arrival, delay_until
+from simulator.serving.arrivals import delay_until
+from simulator.serving.clock import Arrival
 from simulator.serving.sequence import SequenceState
 
 GiveUp = Callable[[SequenceState], None]

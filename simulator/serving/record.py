@@ -9,14 +9,17 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.serving.kv_transfer import TransferRecords
+from simulator.serving.sequence import SequenceState
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,40 +81,13 @@ class RequestRecord:
         return np.diff(np.array(self.emission_s, dtype=np.float64))
 
 
-class RequestRow(NamedTuple):
-    """A record as `RequestRecords` keeps it: times that there are not are NaN.
-
-    Bursts are given (`emission_s`, `emission_tokens`); or they are one at the first token and one at the end of each of `rounds`
-    rounds of the replica from number `first_round` on, of `burst_tokens` tokens each (None: one token each).
-    """
-
-    request_id: int
-    arrival_s: float
-    prompt_tokens: int
-    output_tokens: int
-    first_scheduled_s: float
-    first_token_s: float
-    finish_s: float
-    rounds: int
-    draft_rounds: int
-    drafted: int
-    accepted: int
-    preemptions: int
-    rejected: str
-    emission_s: array[float] | None
-    emission_tokens: array[int] | None
-    first_round: int = -1
-    burst_tokens: bytes | None = None
-    cached_tokens: int = 0
-    swaps: int = 0
-    cancelled_s: float = math.nan
-
-
 _TIMES = ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s", "cancelled_s")
 _COUNTS = (
     "request_id", "prompt_tokens", "output_tokens", "rounds", "draft_rounds", "drafted", "accepted", "preemptions",
     "cached_tokens", "swaps",
 )  # fmt: skip
+# Fields that a sequence calls by the same name.
+_OF_SEQUENCES = ("arrival_s", *_COUNTS)
 # How each number of a request is kept: tokens and rounds of one request are far below 2³¹, as rounds of a replica are.
 _KINDS = dict.fromkeys(_TIMES, "d") | dict.fromkeys((*_COUNTS, "first_round"), "i") | {"request_id": "q", "burst_at": "q"}
 _BATCH = 1024
@@ -126,7 +102,7 @@ class RequestRecords(Sequence[RequestRecord]):
     def __init__(self, round_end_s: array[float] | None = None) -> None:
         self.round_end_s = array("d") if round_end_s is None else round_end_s
         self._columns = {name: array(kind) for name, kind in _KINDS.items()}  # type: dict[str, array[Any]]
-        self._pending: list[RequestRow] = []
+        self._pending: list[tuple[SequenceState, float, int, Integers | None]] = []
         self._burst_tokens = bytearray()
         self._own_bursts: dict[int, tuple[array[float], array[int]]] = {}
         self._rejected: dict[int, str] = {}
@@ -167,33 +143,47 @@ class RequestRecords(Sequence[RequestRecord]):
 
     def append(self, record: RequestRecord) -> None:
         """Adds a record."""
-        values = {name: getattr(record, name) for name in RequestRecord.__dataclass_fields__}
-        self.add(RequestRow(**(values | {name: math.nan for name in _TIMES if values[name] is None})))
+        self._settle()
+        place = len(self)
+        values = {name: getattr(record, name) for name in (*_TIMES, *_COUNTS)} | {"first_round": -1, "burst_at": -1}
+        for name, value in values.items():
+            self._columns[name].append(math.nan if value is None else value)
+        if record.emission_s:
+            self._own_bursts[place] = record.emission_s, record.emission_tokens
+        if record.rejected:
+            self._rejected[place] = record.rejected
 
-    def add(self, row: RequestRow) -> None:
-        """Adds a record."""
-        self._pending.append(row)
+    def add(self, sequence: SequenceState, finish_s: float, first_round: int = -1, burst_tokens: Integers | None = None) -> None:
+        """Adds the record of a sequence that is over, and must not change any more.
+
+        With `first_round` its bursts after the first are the replica's rounds from that number on, of `burst_tokens` each; None:
+        one token each. One that was given up has no finish, also where its last token came in the step in which that happened.
+        """
+        self._pending.append((sequence, finish_s, first_round, burst_tokens))
         if len(self._pending) == _BATCH:
             self._settle()
 
     def _settle(self) -> None:
         """Moves what is pending into the columns."""
-        first = len(self._columns["arrival_s"])
-        by_name = dict(zip(RequestRow._fields, zip(*self._pending, strict=True), strict=True)) if self._pending else {}
-        burst_at = []
-        for index, row in enumerate(self._pending):
-            burst_at.append(-1 if row.burst_tokens is None else len(self._burst_tokens))
-            if row.burst_tokens is not None:
-                self._burst_tokens += row.burst_tokens
-            if row.rejected:
-                self._rejected[first + index] = row.rejected
-            if row.emission_s and row.emission_tokens:
-                self._own_bursts[first + index] = row.emission_s, row.emission_tokens
+        if not self._pending:
+            return
+        columns, place, at = self._columns, len(self._columns["arrival_s"]), len(self._burst_tokens)
+        sequences, finish_s, first_round, bursts = zip(*self._pending, strict=True)
         self._pending.clear()
-        if by_name:
-            by_name["burst_at"] = tuple(burst_at)
-            for name, column in self._columns.items():
-                column.extend(by_name[name])
+        for name in _OF_SEQUENCES:
+            columns[name].extend(map(attrgetter(name), sequences))
+        for name in ("first_scheduled_s", "cancelled_s"):
+            columns[name].extend([math.nan if time_s is None else time_s for time_s in map(attrgetter(name), sequences)])
+        columns["first_token_s"].extend([s.emission_s[0] if s.emission_s else math.nan for s in sequences])
+        given_up = [sequence.cancelled_s is not None for sequence in sequences]
+        columns["finish_s"].extend(map(lambda time_s, gone: math.nan if gone else time_s, finish_s, given_up))
+        columns["first_round"].extend(first_round)
+        for index, (sequence, first, tokens) in enumerate(zip(sequences, first_round, bursts, strict=True), place):
+            columns["burst_at"].append(-1 if tokens is None else at)
+            at += 0 if tokens is None else len(tokens)
+            if first < 0 and sequence.emission_s:
+                self._own_bursts[index] = sequence.emission_s, sequence.emission_tokens
+        self._burst_tokens += np.concatenate([np.empty(0, np.int64), *(t for t in bursts if t is not None)]).astype(np.uint8).data
 
     def sorted_by_id(self) -> RequestRecords:
         """The same records in the order of their ids."""

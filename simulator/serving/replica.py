@@ -14,7 +14,7 @@ import simpy
 from simulator.serving.instant import Instant
 from simulator.serving.plan import StepPlan
 from simulator.serving.policies import DraftPolicy
-from simulator.serving.record import EngineStatistics, RequestRecord, RequestRecords, RequestRow, StepRecord, StepRecords
+from simulator.serving.record import EngineStatistics, Integers, RequestRecord, RequestRecords, StepRecord, StepRecords
 from simulator.serving.rules import BatchingRules
 from simulator.serving.scheduler import Scheduler
 from simulator.serving.sequence import AcceptanceByPosition, SequenceState
@@ -165,7 +165,7 @@ class Replica:
         self.scheduler.land(sequence, sequence.prompt_tokens - (not first_token))
         if first_token and sequence.cancelled_s is None and sequence.emit(1, self.env.now):
             sequence.ended = True
-            self._record(sequence, request_row(sequence, self.env.now))
+            self._record(sequence, self.env.now)
         self._look_up()
 
     def let_go(self, sequence: SequenceState) -> None:
@@ -231,7 +231,7 @@ class Replica:
         """The next step, without those that were given up."""
         if self.scheduler.cancelled:
             for sequence in self.scheduler.drop_cancelled():
-                self.records.add(request_row(sequence, math.nan))
+                self.records.add(sequence, math.nan)
                 if self.transfers is not None:
                     self.transfers.dropped(sequence)
         plan = self.scheduler.plan()
@@ -275,7 +275,7 @@ class Replica:
         if finished:
             self.scheduler.finish(finished)
             for sequence in finished:
-                self._record(sequence, request_row(sequence, now_s))
+                self._record(sequence, now_s)
         return total + (self._hand_over(plan, start_s) if self.hands_over else 0)
 
     def _hand_over(self, plan: StepPlan, start_s: float) -> int:
@@ -289,9 +289,11 @@ class Replica:
             sequence.computed = 0
         return len(done) if self.makes_first_token else 0
 
-    def _record(self, sequence: SequenceState, row: RequestRow) -> None:
+    def _record(
+        self, sequence: SequenceState, finish_s: float, first_round: int = -1, burst_tokens: Integers | None = None
+    ) -> None:
         """A sequence has emitted its last token."""
-        self.records.add(row)
+        self.records.add(sequence, finish_s, first_round, burst_tokens)
         if sequence.cancelled_s is None:
             self.request_done(sequence.request_id)
 
@@ -326,20 +328,3 @@ def step_record(plan: StepPlan, start_s: float, seconds: float, accepted: int, e
         waiting=plan.waiting,
         used_blocks=plan.used_blocks,
     )
-
-
-def request_row(sequence: SequenceState, finish_s: float, first_round: int = -1, burst_tokens: bytes | None = None) -> RequestRow:
-    """The record of a sequence that is over; with `first_round`, its bursts after the first are rounds.
-
-    One that was given up has no finish, also where its last token came in the step in which that happened.
-    """
-    own = first_round < 0
-    first_s, cancelled_s = sequence.first_scheduled_s, sequence.cancelled_s
-    return RequestRow(
-        sequence.request_id, sequence.arrival_s, sequence.prompt_tokens, sequence.output_tokens,
-        math.nan if first_s is None else first_s, sequence.emission_s[0] if sequence.emission_s else math.nan,
-        finish_s if cancelled_s is None else math.nan, sequence.rounds, sequence.draft_rounds, sequence.drafted,
-        sequence.accepted, sequence.preemptions, "", sequence.emission_s if own else None,
-        sequence.emission_tokens if own else None, first_round, burst_tokens, sequence.cached_tokens, sequence.swaps,
-        math.nan if cancelled_s is None else cancelled_s,
-    )  # fmt: skip

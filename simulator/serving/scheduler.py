@@ -63,7 +63,6 @@ class Scheduler:
             self.settle_transfers()
         if not (self.running or self.waiting or self.offered):
             return None
-        self.kv.now += 1
         self._moved_blocks = 0
         plan = self._begin_plan()
         if self.rules.prefill_first:

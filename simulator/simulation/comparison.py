@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from simulator import theory
 from simulator.cost.round import RoundCost
 from simulator.cost.spread import Estimate
+from simulator.cost.step_scale import AS_PRICED, ends
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_policy import Fixed
 from simulator.draft_tree import Tree
@@ -79,12 +80,15 @@ def compare(
     pricer = UncertainPricer(variant.deployment.replica(), float(law.conditional_rates(gamma).prod()))
     cost = pricer.base.round(gamma, batch, context, proposal_rate)
     spread = pricer.spread(gamma, batch, context, proposal_rate)
+    # Of rounds with proposals: in a run those without are steps of their own.
+    drafting = spread if proposal_rate == 1 else pricer.spread(gamma, batch, context)
+    dear, cheap = ends(drafting)
     some = _first_of(requests, server.scenario, variant)
     slow, middle, fast = (
         variant.result
-        if scale == 1 and len(some) == len(requests)
-        else server.run(some, counter(progress, f"{variant.label}, {where} of R", len(some)), round_scale=scale)
-        for where, scale in (("high end", spread.high), ("middle", 1.0), ("low end", spread.low))
+        if scale == AS_PRICED and len(some) == len(requests)
+        else server.run(some, counter(progress, f"{variant.label}, {where} of R", len(some)), scale=scale)
+        for where, scale in (("high end", dear), ("middle", AS_PRICED), ("low end", cheap))
     )
     runs = Runs(plain.result, variant.result, slow, middle, fast)
     e2e = runs.gain(lambda records: records.e2e_latency_s)
@@ -100,9 +104,9 @@ def compare(
     goodput = None
     if plain.summary.goodput_per_s and variant.summary.goodput_per_s is not None:
         goodput = variant.summary.goodput_per_s / plain.summary.goodput_per_s
-    # Only the decoding part of a saturated replica's time depends on R.
+    # Only the part of a saturated replica's time depends on R in which it decodes and drafts.
     full, empty = variant.saturation, plain.saturation
-    doubt = spread.scaled(1 - full.prefill_share).inverse().widened(math.hypot(full.log_std, empty.log_std))
+    doubt = drafting.scaled(full.drafting_share).inverse().widened(math.hypot(full.log_std, empty.log_std))
     capacity = Estimate.lognormal(full.per_s / empty.per_s, doubt)
     return Comparison(
         variant=variant, metric=metric, gain=gain, verdict=verdict,

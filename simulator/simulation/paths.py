@@ -33,22 +33,19 @@ class Paths:
     def of(self, request: Request) -> AcceptancePath:
         """The path of a request."""
         key = _key(request)
-        path = self._kept.get(key)
-        if path is not None:
-            return path
-        path = self._ahead.pop(key, None)
+        path = self._found(key)
         if path is None:
             self._look_ahead()
-            path = self._ahead.pop(key, None) or self._made(key)
-        if len(self._kept) < KEPT:
-            self._kept[key] = path
-        return path
+            path = self._found(key)
+        return path or self._kept.setdefault(key, self._made(key))
+
+    def _found(self, key: Key) -> AcceptancePath | None:
+        return self._kept.get(key) or self._ahead.pop(key, None)
 
     def _look_ahead(self) -> None:
-        keys = map(_key, islice(self._coming, TOGETHER))
-        made = {key: self._made(key) for key in keys if key not in self._kept}
+        made = {key: self._made(key) for key in map(_key, islice(self._coming, TOGETHER)) if key not in self._kept}
         Texts(made.values())
-        self._ahead |= made
+        (self._kept if len(self._kept) < KEPT else self._ahead).update(made)
 
     def _made(self, key: Key) -> AcceptancePath:
         request_id, prompt_tokens, output_tokens = key

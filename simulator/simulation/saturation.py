@@ -31,11 +31,13 @@ FULL = 0.97
 @dataclass(frozen=True, slots=True)
 class Saturation:
     """Replicas that never run out of work: requests finished per second, one standard deviation of its logarithm by spans of
-    time, and the share of busy time that prompts take: all, where instances that compute prompts alone set the pace."""
+    time, and the shares of busy time that prompts take (all, where instances that compute prompts alone set the pace) and that
+    the decoding of steps with drafts does."""
 
     per_s: float
     log_std: float
     prefill_share: float
+    drafting_share: float
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def saturation_of(server: Server, requests: tuple[Request, ...], begun: Callable
         per_s,
         math.hypot(*(share * one.log_std for share, (one, _) in zip(shares, found, strict=True))),
         sum(share * one.prefill_share for share, (one, _) in zip(shares, found, strict=True)),
+        sum(share * one.drafting_share for share, (one, _) in zip(shares, found, strict=True)),
     )
 
 
@@ -167,8 +170,9 @@ def _overloaded(
     # What ends as the time begins was work of before.
     spans = np.histogram(ends[ends > start_s], np.linspace(start_s, end_s, SATURATION_SPANS + 1))[0]
     window = Window(start_s, end_s, result.records[:0], "")
-    share = load_in(result, window).prefill_share
+    load = load_in(result, window)
+    prefill_share, drafting_share = load.prefill_share, load.drafting_share
     if result.prefill_replicas and load_in(result, window, prefill=True).busy_fraction > FULL:
-        share = 1.0
+        prefill_share, drafting_share = 1.0, 0.0
     log_std = float(spans.std(ddof=1) / spans.mean() / math.sqrt(SATURATION_SPANS))
-    return Saturation(float(spans.sum()) / (end_s - start_s), log_std, share)
+    return Saturation(float(spans.sum()) / (end_s - start_s), log_std, prefill_share, drafting_share)

@@ -10,6 +10,7 @@ from simulator.acceptance import AcceptanceLaw, band_for
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import share
 from simulator.cost.pricer import StepPricer
+from simulator.cost.step_scale import AS_PRICED, StepScale
 from simulator.draft_policy import FIXED, AcceptanceWindow, BatchTable, ByContext, GoodputOptimal, PolicySpec, tokens_in
 from simulator.draft_tree import Tree
 from simulator.scenario import Scenario
@@ -150,7 +151,7 @@ class Server:
         return self.law.mean_acceptance_length(drafts if self.shape.is_chain else self.shape.depth)
 
     def run(
-        self, requests: tuple[Request, ...], begun: Callable[[], None] | None = None, round_scale: float = 1.0
+        self, requests: tuple[Request, ...], begun: Callable[[], None] | None = None, scale: StepScale = AS_PRICED
     ) -> ServingResult:
         """Every request to its end, as the scenario's arrivals say. `begun` is called as each request arrives."""
 
@@ -162,7 +163,7 @@ class Server:
         workload = self.scenario.file.workload
         arrivals = workload.arrivals
         return self.serve(
-            requests, path, round_scale, users=arrivals.users if arrivals.process == "closed_loop" else None,
+            requests, path, scale, users=arrivals.users if arrivals.process == "closed_loop" else None,
             think_time_s=arrivals.think_time_s or 0.0, time_out_s=workload.time_out_s,
         )  # fmt: skip
 
@@ -170,7 +171,7 @@ class Server:
         self,
         requests: tuple[Request, ...],
         path: Callable[[Request], AcceptanceByPosition],
-        round_scale: float = 1.0,
+        scale: StepScale = AS_PRICED,
         *,
         users: int | None = None,
         think_time_s: float = 0.0,
@@ -179,7 +180,7 @@ class Server:
     ) -> ServingResult:
         """Every request to its end on all replicas, however they arrive. by_load: whatever the routers of the scenario, each goes
         where the fewest are."""
-        engines = [kind.engine(round_scale) for kind, count in self.kinds for _ in range(count)]
+        engines = [kind.engine(scale) for kind, count in self.kinds for _ in range(count)]
         if self.paths is not None:
             self.paths.expect(requests)
         router, prefill = self.scenario.file.parallel.router or "round_robin", self.prefill
@@ -212,9 +213,9 @@ class Server:
         instances = self.scenario.prefill
         return self.pricer if instances is None else instances.deployment(self.deployment).pricer()
 
-    def engine(self, round_scale: float = 1.0) -> Engine:
+    def engine(self, scale: StepScale = AS_PRICED) -> Engine:
         """One replica, with a policy of its own."""
-        pricer = self.pricer if round_scale == 1 else replace(self.pricer, round_scale=round_scale)
+        pricer = self.pricer if scale == AS_PRICED else replace(self.pricer, scale=scale)
         return Engine(self.rules, pricer, self.live_policy())
 
     @cached_property

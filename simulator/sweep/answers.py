@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from simulator.cost.deployment import Deployment
+from simulator.cost.known_pricers import uncertain_pricer
 from simulator.cost.spread import Estimate
-from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_policy import Fixed, PolicySpec
 from simulator.draft_tree import Tree
 from simulator.plots.words import is_known
@@ -27,7 +25,6 @@ from simulator.spec import Document, Problem, Spec, SpecError, check, nearest
 from simulator.sweep.keys import QUESTION_KEYS
 
 Row = dict[str, Any]
-_pricers: deque[UncertainPricer] = deque(maxlen=32)
 
 
 class AskedAt(Spec):
@@ -81,7 +78,7 @@ def _predicted_shape(scenario: Scenario, shape: Tree, batch: int, context: int) 
     gamma = shape.depth
     proposals = 1.0 if law is None else law.proposal_share(gamma)
     full = 0.5 if law is None else float(law.conditional_rates(gamma).prod())
-    pricer = _uncertain(scenario.deployed(shape), full)
+    pricer = uncertain_pricer(scenario.deployed(shape), full)
     cost = pricer.base.round(gamma, batch, context, proposals)
     spread = pricer.spread(gamma, batch, context, proposals)
     tau = None if law is None else law.mean_acceptance_length(gamma)
@@ -103,16 +100,6 @@ def _predicted_shape(scenario: Scenario, shape: Tree, batch: int, context: int) 
         "verification_cost_ratio": cost.verification_cost_ratio,
         "bound": cost.bound,
     }
-
-
-def _uncertain(deployment: Deployment, full_acceptance_rate: float) -> UncertainPricer:
-    """Cells that differ in batch or context alone share their prices. A grid may turn over devices and γ first: each process
-    keeps the last of several dozen."""
-    for known in _pricers:
-        if known.full_acceptance_rate == full_acceptance_rate and known.deployment == deployment:
-            return known
-    _pricers.append(UncertainPricer(deployment, full_acceptance_rate))
-    return _pricers[-1]
 
 
 def _verdict(speedup: Estimate | None) -> Row:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
+from simulator.extra import needed_for
 from simulator.questions.local_validation import LocalValidation, Machine
 from simulator.spec import Problem, SpecError
 from simulator.validate.bench import Bench
@@ -38,7 +39,6 @@ COPY_KINDS = ("copy", "edit")
 KINDS = ("copy-heavy", "ordinary")
 LEAST_BLOCKS = 2
 MOST_DRAFTED = 64
-_EXTRA = ("torch", "transformers", "safetensors", "tokenizers", "filelock")
 # By target: drafts and γ. Prompt lookup drafts long, where a pass over many rows costs a CPU hardly more than over three.
 STANDARD = {
     "byte_pair": (("byte_pair", 4), ("ngram", 12), ("self", 3)),
@@ -80,16 +80,11 @@ def read_pairs(texts: Sequence[str]) -> dict[str, list[tuple[str, int]]]:
 def validate_locally(order: LocalOrder, progress: Progress = lambda *_: None) -> LocalValidation:
     """Traces, times, predicts, runs and compares. Raises SpecError for whatever a user can get wrong."""
     asked = read_pairs(order.pairs or tuple(STANDARD))
-    try:
+    with needed_for("validate --local"):
         from calibration.decoding import DecodingError
         from calibration.device import Device, one_thread
         from calibration.model_files import ModelFileError
         from calibration.pairs import PairError
-    except ModuleNotFoundError as error:
-        if error.name not in _EXTRA:
-            raise
-        must = f"needs real models: pip install 'specsim[calibrate]' ({error.name} is not installed)"
-        raise SpecError([Problem("validate --local", "", must)]) from None
     begin_s = time.perf_counter()
     try:
         with one_thread():
