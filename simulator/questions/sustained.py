@@ -131,7 +131,7 @@ class Sustained:
     @property
     def at_rate(self) -> LoadPoint | None:
         """The point of the answer."""
-        return None if self.rate is None else next(p for p in self.points if p.rate_per_s == self.rate.value)
+        return None if self.rate is None else next((p for p in self.points if p.rate_per_s == self.rate.value), None)
 
 
 def unit_stream(requests: Sequence[Request], first_id: int) -> tuple[Request, ...]:
