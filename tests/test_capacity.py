@@ -16,7 +16,8 @@ from simulator.__main__ import main
 from simulator.cost.spread import Estimate
 from simulator.planning import PlanningSpec
 from simulator.questions.capacity import CapacityAnswer, capacity
-from simulator.questions.sustained import Sustained, at_rate, likeness, unit_stream
+from simulator.questions.sample import likeness
+from simulator.questions.sustained import Sustained, at_rate, unit_stream
 from simulator.reports.capacity import capacity_doubts, capacity_notes, capacity_sentences, capacity_tables
 from simulator.scenario import Scenario, scenario_of
 from simulator.simulation import Server, saturation_of

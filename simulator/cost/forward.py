@@ -68,7 +68,6 @@ class ForwardCost:
     kv_cache: str
     parallelism: Parallelism = ONE_GROUP
     captured: bool = True
-    _dense: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _heads: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _fusions: dict[int, float] = field(default_factory=dict, init=False, repr=False)
     _by_rows: dict[int, tuple[CostTerm, CostTerm]] = field(default_factory=dict, init=False, repr=False)
@@ -113,7 +112,7 @@ class ForwardCost:
         changed.exchanges, changed._decoding = replace(self.exchanges, engine=engine), {}
         changed._set_kernels()
         if changed.rates != self.rates:
-            changed._dense, changed._heads, changed._fusions, changed._by_rows = {}, {}, {}, {}
+            changed._heads, changed._fusions, changed._by_rows = {}, {}, {}
         return changed
 
     @cached_property
@@ -235,12 +234,11 @@ class ForwardCost:
 
     def layer_gemms(self, rows: int) -> Operation:
         """All dense matrices of all layers for `rows` rows."""
-        found = self._dense.get(rows)
-        if found is None:
-            each = [self.matrices_s(rows, shapes, stored) for stored, shapes in self._dense_shapes.items()]
-            longest = max(each, key=lambda operation: operation.seconds, default=Operation(0.0, "memory"))
-            found = self._dense[rows] = Operation(sum(operation.seconds for operation in each), longest.bound)
-        return found
+        each = [self.matrices_s(rows, shapes, stored) for stored, shapes in self._dense_shapes.items()]
+        if len(each) == 1:
+            return each[0]
+        longest = max(each, key=lambda operation: operation.seconds, default=Operation(0.0, "memory"))
+        return Operation(sum(operation.seconds for operation in each), longest.bound)
 
     @cached_property
     def _dense_shapes(self) -> dict[NumberFormat, list[tuple[float, float, int]]]:
@@ -275,9 +273,12 @@ class ForwardCost:
         """A draft head's fusion of target states for `rows` rows; 0 for other models."""
         found = self._fusions.get(rows)
         if found is None:
-            shapes = [(n, k, 1) for n, k in self.architecture.fusion_shapes(self.tensor_parallel_size)]
-            found = self._fusions[rows] = self.matrices_s(rows, shapes).seconds
+            found = self._fusions[rows] = self.matrices_s(rows, self._fusion_shapes).seconds
         return found
+
+    @cached_property
+    def _fusion_shapes(self) -> list[tuple[float, float, int]]:
+        return [(n, k, 1) for n, k in self.architecture.fusion_shapes(self.tensor_parallel_size)]
 
     def heads_s(self, rows: int) -> Operation:
         """All matrices of Medusa, Hydra or MLP-speculator heads, once."""

@@ -11,7 +11,7 @@ from simulator.architecture import ModelArchitecture, find_model, published_weig
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism
 from simulator.draft_tree import TREE_EXAMPLES, Tree, read_tree
-from simulator.engine_start import start_faults, started
+from simulator.engine_start import as_it_starts, mixed_heads_note, start_faults, started
 from simulator.hardware import Hardware, bridge_note, find_hardware
 from simulator.kernel_switches import KernelSwitches
 from simulator.number_format import FORMATS, CacheFormat, read_precision
@@ -47,7 +47,10 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     )
     if target.kind == "draft_head":
         raise SpecError([document.problem((FLAGS["target_model"],), "must be a whole model, not a draft head", target.name)])
-    engine = _started(point, engine, target, document)
+    switches = _switches(point, engine, document)
+    warnings += mixed_heads_note(engine, switches, target)
+    if (switches := as_it_starts(engine, switches, target)) != KernelSwitches():
+        engine = started(engine, switches, target.max_position_embeddings)
     weights, kv_cache = _precision(point, hardware, warnings)
     warnings += arithmetic_warning(hardware, weights)
     warnings += mixed_warning(point.target_model, target, weights)
@@ -86,16 +89,14 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     )
 
 
-def _started(point: OperatingPoint, engine: ServingEngine, target: ModelArchitecture, document: Document) -> ServingEngine:
-    """The engine with the kernels that the point chooses. Raises `SpecError` where it has no such."""
+def _switches(point: OperatingPoint, engine: ServingEngine, document: Document) -> KernelSwitches:
+    """The kernels that the point chooses. Raises `SpecError` where the engine has no such."""
     given = {name: value for name in SWITCHES if (value := getattr(point, name)) is not None}
-    if not given:
-        return engine
     switches = check(KernelSwitches, Document(document.source, given, document.lines))
     problems = [document.problem((key,), must, got, known) for key, must, got, known in start_faults(engine, switches)]
     if problems:
         raise SpecError(problems)
-    return started(engine, switches, target.max_position_embeddings)
+    return switches
 
 
 def _shape(point: OperatingPoint, document: Document) -> tuple[int, Tree | None]:

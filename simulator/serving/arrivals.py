@@ -17,23 +17,10 @@ from operator import attrgetter
 
 import simpy
 
-from simulator.serving.instant import ARRIVES
+from simulator.serving.clock import Arrival
 from simulator.workload import Request
 
 Submit = Callable[[Request], bool]  # False: rejected
-
-
-class Arrival(simpy.Event):
-    """Calls `release()` after `delay_s`, before any step that ends or starts at that instant."""
-
-    def __init__(self, env: simpy.Environment, delay_s: float, release: Callable[[], object], order: int = ARRIVES):
-        super().__init__(env)
-        self._ok, self._value = True, release
-        self.callbacks.append(self._happen)
-        env.schedule(self, order, delay_s)  # type: ignore[arg-type]
-
-    def _happen(self, _: simpy.Event) -> None:
-        self._value()
 
 
 def delay_until(time_s: float, now_s: float) -> float:
@@ -109,7 +96,7 @@ class OpenLoop(_Loop):
 
     def _wait(self) -> None:
         if self._next is not None:
-            Arrival(self.env, delay_until(self._next.arrival_s, self.env.now), self._arrive)
+            Arrival(self.env, delay_until(self._next.arrival_s, self.env.now), self._arrive, foreseen=True)
 
     def _arrive(self) -> None:
         while self._next is not None and self._next.arrival_s <= self.env.now:

@@ -363,7 +363,8 @@ class Scheduler:
     def _promise(self, plan: StepPlan, sequence: SequenceState) -> int:
         """KV slots a sequence is admitted for."""
         if self.rules.admission == "whole_request":
-            longest = sequence.prompt_tokens + sequence.output_tokens + plan.lookahead_slots + plan.num_speculative_tokens
+            drafts = max(plan.num_speculative_tokens, self.rules.most_drafts)
+            longest = sequence.prompt_tokens + sequence.output_tokens + self.rules.lookahead_slots(drafts) + drafts
             return min(longest, self.rules.max_model_len)
         unfinished = sequence.computed < sequence.prefill_tokens
         return min(sequence.prefill_tokens + plan.lookahead_slots, self.rules.max_model_len) if unfinished else 0
