@@ -15,10 +15,9 @@ from simulator.spec import Spec, check, load_yaml
 
 # Rounds measured twice in one configuration differ by 3 % (median) and 11-12 % (90th percentile): docs/model.md.
 ROUND_NOISE_STD = 0.035
-# ln of what a resting drafter takes over what its cache's upkeep is priced at: vllm-project/vllm#49548 saw 6.6 and 21.6 % of a
-# step where 2 is priced, six times as much in the (geometric) middle, which is made the dear end of an 80 % interval. Nobody saw
-# less.
-UPKEEP_DEARER_STD = 1.4
+# ln of what a resting drafter takes over what its cache's upkeep is priced at. vllm-project/vllm#5000 saw 1.9 and 7.4 % of a
+# step, which is what is priced, vllm#49548 6.6 and 21.6 % where 2 is: from once to ten times as much, 3.6 at the dear end.
+UPKEEP_DEARER_STD = 1.0
 
 
 class Doubts(Spec):

@@ -335,13 +335,14 @@ class StepPricer:
     def _prompts_alone(
         self, prefill: tuple[tuple[int, int], ...], drafts_of: tuple[tuple[int, int], ...]
     ) -> list[tuple[str, float]]:
-        """Each chunk as a pass of its own, with its draft's."""
+        """Each chunk as a pass of its own, and each of the draft's, of which the fullest rank may have another number."""
         assert self.drafter is not None
         named = []
-        for chunk, draft_chunk in zip(prefill, drafts_of, strict=True):
+        for chunk in prefill:
             asked = ForwardPass(0, 0, 0.0, 0.0, 0.0, (chunk,), 1)
             named.append(("prefill", added([term.seconds for term in self._pass_terms(asked, False)])))
-            named += [(term.name, term.seconds) for term in draft_prefill_terms(self.drafter, (draft_chunk,))]
+        for chunk in drafts_of:
+            named += [(term.name, term.seconds) for term in draft_prefill_terms(self.drafter, (chunk,))]
         return named
 
     def _pass_terms(self, asked: ForwardPass, speculative: bool) -> list[CostTerm]:

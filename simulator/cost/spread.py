@@ -72,6 +72,30 @@ def added_stds(log_std: Any, r: Any) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundDoubt:
+    """R and the doubt of its logarithm: of what its terms are made of and of repetition, and of parts that were never measured,
+    whose prompts nobody timed either."""
+
+    r: float
+    of_terms: Spread
+    unmeasured: Spread
+
+    @property
+    def terms(self) -> Spread:
+        """Of the terms alone, down to R = 1: a round holds a plain step of the same batch, with more rows, and so is never the
+        cheaper of the two. None of the published runs measured less."""
+        return self._bounded(self.of_terms)
+
+    @property
+    def spread(self) -> Spread:
+        """All of it, down to R = 1."""
+        return self._bounded(self.of_terms.with_other(self.unmeasured))
+
+    def _bounded(self, spread: Spread) -> Spread:
+        return spread.not_below(1 / max(self.r, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """A positive number with an 80 % interval."""
 

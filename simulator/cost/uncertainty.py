@@ -23,7 +23,7 @@ from simulator.cost.doubts import ROUND_NOISE_STD, Doubts, shipped_doubts
 from simulator.cost.drafting import overhead_name
 from simulator.cost.pricer import StepPricer
 from simulator.cost.remote_draft import RemoteDraft
-from simulator.cost.spread import Spread
+from simulator.cost.spread import RoundDoubt, Spread
 from simulator.cost.unmeasured import unmeasured
 from simulator.hardware import BY_TYPE, Hardware, Quantity, quantities_of
 from simulator.serving_engine import ServingEngine
@@ -37,30 +37,6 @@ _ROW_LAWS = "small_rows"
 _BY_TYPE = (*BY_TYPE, "gemm_row_factors")
 # What the cost reads from the profile itself: datasheet values, without doubt unless their sources disagree.
 _PEAKS = ("memory_bandwidth_bytes_per_s", "peak_flops_per_s", "link_bandwidth_bytes_per_s")
-
-
-@dataclass(frozen=True)
-class RoundDoubt:
-    """R and the doubt of its logarithm: of what its terms are made of and of repetition, and of parts that were never measured,
-    whose prompts nobody timed either."""
-
-    r: float
-    of_terms: Spread
-    unmeasured: Spread
-
-    @property
-    def terms(self) -> Spread:
-        """Of the terms alone, down to R = 1: a round holds a plain step of the same batch, with more rows, and so is never the
-        cheaper of the two. None of the published runs measured less."""
-        return self._bounded(self.of_terms)
-
-    @property
-    def spread(self) -> Spread:
-        """All of it, down to R = 1."""
-        return self._bounded(self.of_terms.with_other(self.unmeasured))
-
-    def _bounded(self, spread: Spread) -> Spread:
-        return spread.not_below(1 / max(self.r, 1.0))
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from simulator.cost.deployment import Deployment
 from simulator.cost.pricer import StepPricer
-from simulator.cost.spread import Z80
-from simulator.cost.uncertainty import RoundDoubt
+from simulator.cost.spread import Z80, RoundDoubt
 from simulator.prediction.point import OperatingPoint
 from simulator.prediction.question import DEFAULT_CONTEXT, DEFAULT_OUTPUT, Question
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.doubts import ROUND_NOISE_STD, Doubts
-from simulator.cost.spread import Z80, Spread, added_stds
-from simulator.cost.uncertainty import RoundDoubt, UncertainPricer
+from simulator.cost.spread import Z80, RoundDoubt, Spread, added_stds
+from simulator.cost.uncertainty import UncertainPricer
 from simulator.cost.unmeasured import Unmeasured, unmeasured
 from simulator.prediction import Question, accepted, benchmark_speedup, resolve
 from simulator.prediction.speedup import speedup_interval

@@ -6,20 +6,28 @@ from collections.abc import Callable
 from operator import attrgetter
 
 import simpy
-from simpy.events import URGENT
+
+from simulator.serving.instant import ARRIVES
 
 
 class Arrival(simpy.Event):
-    """Calls `release()` after `delay_s`, before any step that starts at that instant.
+    """Calls `release()` after `delay_s`, before any step that ends or starts at that instant (`order`: stages of `instant`).
 
     `foreseen`: whoever it reaches has counted on it, so that nothing else is put off or brought forward by it.
     """
 
-    def __init__(self, env: simpy.Environment, delay_s: float, release: Callable[[], object], foreseen: bool = False):
+    def __init__(
+        self,
+        env: simpy.Environment,
+        delay_s: float,
+        release: Callable[[], object],
+        foreseen: bool = False,
+        order: int = ARRIVES,
+    ):
         super().__init__(env)
         self._ok, self._value, self.foreseen = True, release, foreseen
         self.callbacks.append(self._happen)
-        env.schedule(self, URGENT, delay_s)
+        env.schedule(self, order, delay_s)  # type: ignore[arg-type]
 
     def _happen(self, _: simpy.Event) -> None:
         self._value()
