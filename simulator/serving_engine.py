@@ -51,13 +51,28 @@ class ExpertTiles(Spec):
 
 
 class Measured(Spec):
-    """What the runs had that an engine's constants were fitted or set on. kernels: by architecture
-    (`HardwareProfile.architecture`), formats of weights; methods: those with trees apart ("eagle3 tree"); layers: kinds of
+    """What the runs had that an engine's constants were fitted or set on. setups: by method (those with trees apart, "eagle3
+    tree") and architecture (`HardwareProfile.architecture`), the formats of weights that ran together; layers: kinds of
     attention, and `experts`. Anything else was never compared with the model, and is less sure."""
 
-    kernels: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    methods: tuple[str, ...] = ()
+    setups: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
     layers: tuple[str, ...] = ()
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(self.setups)
+
+    def kernels(self, architecture: str) -> frozenset[str]:
+        """Formats of weights that ran on an architecture, under any method."""
+        return frozenset(weights for setups in self.setups.values() for weights in setups.get(architecture, ()))
+
+    def together(self, method: str, architecture: str, weights: str) -> bool:
+        """Whether a run had all three at once."""
+        return weights in self.setups.get(method, {}).get(architecture, ())
+
+    def without_kernels(self) -> Measured:
+        """The same methods and layers, on kernels that no run had."""
+        return Measured(setups={method: {} for method in self.setups}, layers=self.layers)
 
 
 class ServingEngine(Spec):
@@ -179,6 +194,9 @@ class ServingEngine(Spec):
         chosen = self.started_with.attention_backend
         if chosen is not None and chosen not in self.choices.attention_backends:
             wrong.append(f"started_with.attention_backend must be one of choices.attention_backends, not {chosen}")
+        forced = self.choices.mixed_heads
+        if forced is not None and forced.backend not in self.choices.attention_backends:
+            wrong.append(f"choices.mixed_heads.backend must be one of choices.attention_backends, not {forced.backend}")
         for rules in (self.attention, *(backend.rules for backend in self.choices.attention_backends.values())):
             if "0" not in [rule.from_compute_capability for rule in rules]:
                 wrong.append('attention must hold a rule from_compute_capability "0", and others from versions such as "9.0"')

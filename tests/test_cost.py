@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.architecture import find_model
+from simulator.cost.attention import AttentionCost, AttentionKernels
 from simulator.cost.deployment import Deployment
 from simulator.cost.drafting import METHODS as DRAFTING
 from simulator.cost.drafting import drafting_terms
 from simulator.cost.forward import ForwardCost
 from simulator.cost.forward_pass import ForwardPass, uniform_pass
 from simulator.cost.roofline import experts_touched, gemm, serial_walk_attention, smooth_maximum, split_kv_attention, walk_s
+from simulator.cost.spread import Z80
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.draft_tree import read_tree
 from simulator.hardware import HardwareOverride, Quantity, find_hardware, override
@@ -664,6 +666,27 @@ def test_active_parameters_and_not_all_are_read_at_batch_one():
     assert stream_s < step_s < 2 * model.parameter_count / H200.profile.memory_bandwidth_bytes_per_s.value
 
 
+def test_rows_that_gather_their_own_tokens_never_share_a_tile() -> None:
+    """DeepSeek-V3.2 over eight devices has 16 heads on each: a row takes a tile of 64, four rows take four (sgl-project/sglang#27954).
+
+    The list of tokens is computed to its end, so that a short context is no cheaper (vllm-project/vllm#33451).
+    """
+    model, device = find_model("DeepSeek-V3.2"), find_hardware("h200_sxm")
+    (group, *_) = (each for each in model.layer_groups(8) if each.attention == "mla")
+    bare = replace(group, index_flops_per_row_and_token=0.0, index_elements_per_token=0.0)
+    cost = AttentionCost((bare,), device, AttentionKernels("split_kv"), 2.0)
+
+    def arithmetic_s(rows: int, context: float) -> float:
+        return cost.term(uniform_pass(256, rows, context, cost.window)).seconds / bare.count
+
+    tile_s = 64 / bare.heads * bare.attention_flops_per_row_and_token * 2048 / device.attention_flops_per_s()
+    assert arithmetic_s(4, 2048) - arithmetic_s(3, 2048) == pytest.approx(256 * tile_s, rel=1e-9)
+    assert arithmetic_s(4, 512) == pytest.approx(arithmetic_s(4, 2048))
+    dense = next(each for each in find_model("DeepSeek-V3").layer_groups(8) if each.attention == "mla")
+    assert not dense.gathers
+    assert bare.gathers
+
+
 def test_latent_attention_reads_little_cache_and_verifies_at_the_price_of_arithmetic():
     """Absorbed form: 2·H·(2·latent + rope) FLOPs per row and token, so a few rows are compute-bound on an H100."""
     cost = Deployment(H100, VLLM, find_model("deepseek-ai/DeepSeek-V3"), "fp8", "bf16").target_cost()
@@ -776,8 +799,9 @@ def test_constants_that_cannot_move_r_are_not_tried_and_the_others_are_tried_as_
 def test_r_is_less_sure_with_an_engine_that_nobody_measured():
     known, other = UncertainPricer(eagle3()), UncertainPricer(eagle3(engine=VLLM.model_copy(update={"measured": Measured()})))
     assert known.base.round(3, 1, 512).r == other.base.round(3, 1, 512).r
-    added = other.spread(3, 1, 512).up ** 2 - known.spread(3, 1, 512).up ** 2
-    assert added == pytest.approx(known.doubts.engine_dearer_std**2)
+    r, added = other.base.round(3, 1, 512).r, other.spread(3, 1, 512).up ** 2 - known.spread(3, 1, 512).up ** 2
+    high = 1 + (r - 1) * math.exp(Z80 * known.doubts.engine_std)
+    assert math.sqrt(added) == pytest.approx(math.log(high / r) / Z80)
 
 
 def test_interval_is_wider_where_more_is_assumed():
@@ -815,7 +839,8 @@ def test_all_reduce_brings_its_own_doubt():
 def test_a_measured_plain_step_narrows_the_interval_and_as_predicted_moves_nothing():
     pricer = UncertainPricer(eagle3(engine=find_engine("generic")))
     base = pricer.base.round(3, 1, 512)
-    r, std = pricer.given_plain_step(base.plain_step_s, 3, 1, 512)
+    doubt = pricer.given_plain_step(base.plain_step_s, 3, 1, 512)
+    r, std = doubt.r, doubt.spread
     assert r == base.r
     assert std.up < pricer.spread(3, 1, 512).up
 
@@ -824,7 +849,7 @@ def test_a_slower_plain_step_than_modelled_lowers_r():
     """The extra time is mostly the plain step's own overhead, against which a round's extra cost weighs less."""
     pricer = UncertainPricer(eagle3(engine=find_engine("generic")))
     base = pricer.base.round(3, 1, 512)
-    r, _ = pricer.given_plain_step(1.3 * base.plain_step_s, 3, 1, 512)
+    r = pricer.given_plain_step(1.3 * base.plain_step_s, 3, 1, 512).r
     assert r < base.r
 
 

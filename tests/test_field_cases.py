@@ -308,8 +308,11 @@ def test_the_gain_of_d8_fades_with_load() -> None:
 
 
 def test_d8_loses_at_batch_64_about_what_was_measured() -> None:
-    """Prompts of 256 tokens come in one by one, each a pass that waits for its launches; without a drafter they share passes."""
-    assert d8(64).verdict == "lose", D8_THREAD
+    """Prompts of 256 tokens come in one by one, each a pass that waits for its launches; without a drafter they share passes. No run
+    of that release was fitted, so that the verdict may be close."""
+    assert d8(64).speedup < 1, D8_THREAD
+    assert d8(64).verdict != "win", D8_THREAD
+    assert d8(64).speedup_low < D8_SPEEDUPS[64] < d8(64).speedup_high
     assert d8(64).speedup == pytest.approx(D8_SPEEDUPS[64], rel=R_TOLERANCE), D8_THREAD
 
 

@@ -32,6 +32,7 @@ from simulator.hardware import (
     find_hardware,
     override,
 )
+from simulator.hardware.assumed_all_reduce import assumed_all_reduce
 from simulator.serving_engine import find_engine
 from simulator.spec import Document, SpecError, check, parse_yaml
 
@@ -568,3 +569,38 @@ def test_an_all_reduce_over_a_size_of_the_table_takes_that_entry_and_one_between
         assert hardware.all_reduce("custom", size) == table[size]
     assert hardware.all_reduce("custom", sizes[0] + 1) == table[sizes[1]]
     assert hardware.all_reduce("custom", 10 * sizes[-1]) == table[sizes[-1]]
+
+
+# Two to eight devices of one measured board per generation of PCIe: microseconds of NCCL for 4 KB (NCCL 2.27 and 2.29).
+MEASURED_OVER_PCIE = {"l40s": {2: 6.5, 4: 12.4, 8: 25.8}, "rtx_pro_6000": {2: 6.7, 4: 13.7, 8: 25.6}}
+
+
+@pytest.mark.parametrize("profile_id", MEASURED_OVER_PCIE)
+def test_an_assumed_all_reduce_over_pcie_starts_as_measured_ones(profile_id: str) -> None:
+    assumed = assumed_all_reduce(find_hardware(profile_id).profile)["nccl"].by_devices
+    for devices, microseconds in MEASURED_OVER_PCIE[profile_id].items():
+        cost = assumed[devices]
+        assert cost.alpha_s + 4096 / cost.bandwidth_bytes_per_s == pytest.approx(1e-6 * microseconds, rel=0.15)
+
+
+def test_a_bridge_joins_two_and_pcie_the_rest() -> None:
+    bridged, without = find_hardware("a30"), _overridden("hardware: {base: a30, link_topology: pcie}")
+    assert bridged.all_reduce("nccl", 2).bandwidth_bytes_per_s > 5 * without.all_reduce("nccl", 2).bandwidth_bytes_per_s
+    generations = [find_hardware(name).all_reduce("nccl", 8) for name in ("v100_pcie_32gb", "a30", "h100_pcie")]
+    rates = [cost.bandwidth_bytes_per_s for cost in generations]
+    assert rates[1] / rates[0] == pytest.approx(2, rel=0.01)
+    assert rates[2] / rates[1] == pytest.approx(2, rel=0.01)
+    assert len({cost.alpha_s for cost in generations}) == 1
+
+
+def test_cards_that_do_not_reach_each_other_take_longer_and_have_no_kernel_of_the_engines() -> None:
+    reaching, apart = (_overridden(f"hardware: {{base: rtx_4090, peer_to_peer: {said}}}") for said in ("true", "false"))
+    assert apart.all_reduce("custom", 2).alpha_s > 3 * reaching.all_reduce("pcie", 2).alpha_s
+    assert "pcie" not in apart.profile.all_reduce
+
+
+def test_a_pair_of_a_mesh_shares_one_link_of_seven() -> None:
+    mesh = find_hardware("mi300x")
+    link = mesh.link_bandwidth_bytes_per_s()
+    assert mesh.all_reduce("nccl", 2).bandwidth_bytes_per_s == pytest.approx(link / 7)
+    assert mesh.all_reduce("nccl", 8).bandwidth_bytes_per_s == pytest.approx(link * 8 / 14)

@@ -15,7 +15,7 @@ import pytest
 from simulator.scenario import scenario_of
 from simulator.serving import BatchingRules, ServingResult, no_lookahead, serve, summarise
 from simulator.serving.kv_cache import KVCache
-from simulator.serving.prefix_cache import block_runs
+from simulator.serving.prefix_cache import NOTHING, block_runs
 from simulator.serving.router import in_turn
 from simulator.simulation import Server, batching_rules, simulate
 from simulator.spec import Document
@@ -42,7 +42,7 @@ class Reference:
 
     total: int
     readers: dict[tuple[Any, ...], set[int]] = field(default_factory=dict)
-    released: dict[tuple[Any, ...], tuple[int, int]] = field(default_factory=dict)
+    released: dict[tuple[Any, ...], int] = field(default_factory=dict)
     own: dict[int, int] = field(default_factory=dict)
     shared: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
 
@@ -59,13 +59,13 @@ class Reference:
     def read(self, owner: int, blocks: Sequence[tuple[Any, ...]]) -> None:
         for block in blocks:
             self.readers.setdefault(block, set()).add(owner)
-            self.released.setdefault(block, (0, 0))
+            self.released.setdefault(block, 0)
         self.shared.setdefault(owner, []).extend(blocks)
 
     def let_go(self, owner: int, now: int) -> None:
         for block in self.shared.pop(owner, []):
             self.readers[block].discard(owner)
-            self.released[block] = max(self.released[block], (now, owner))
+            self.released[block] = now
         self.own.pop(owner)
 
     def trim(self) -> None:
@@ -86,11 +86,10 @@ def test_the_tree_keeps_and_drops_the_blocks_that_single_blocks_would(seed: int)
     here: dict[int, tuple[Content, int]] = {}
     hits = 0
     for owner in range(1, 150):
-        cache.now += 1
         if here and (rng.random() < 0.5 or len(here) > 5):
             leaving = int(rng.choice(list(here)))
             cache.release(leaving)
-            reference.let_go(leaving, cache.now)
+            reference.let_go(leaving, owner)
             del here[leaving]
         content = tuple((int(rng.integers(0, 4)), int(rng.integers(1, 17))) for _ in range(rng.integers(1, 4)))
         tokens = sum(count for _, count in content)
@@ -114,6 +113,18 @@ def test_the_tree_keeps_and_drops_the_blocks_that_single_blocks_would(seed: int)
         assert cache.prefixes is not None
         assert cache.prefixes.spare_blocks == sum(not readers for readers in reference.readers.values())
     assert hits > 50
+
+
+def test_blocks_are_dropped_in_the_order_in_which_they_were_let_go_whatever_their_requests() -> None:
+    cache = KVCache(4, BLOCK, prefix_caching=True)
+    texts = {owner: block_runs(((owner, BLOCK),), BLOCK) for owner in (1, 2)}
+    for owner, runs in texts.items():
+        assert cache.admit(owner, BLOCK, cache.find(runs, 1))
+        cache.publish(owner, runs, BLOCK)
+    cache.release(2)
+    cache.release(1)
+    assert cache.admit(3, 3 * BLOCK, NOTHING)
+    assert [cache.find(runs, 1).blocks for runs in texts.values()] == [1, 0]
 
 
 def run(requests: Sequence[Request], rules: BatchingRules = ROOMY, **more: Any) -> ServingResult:

@@ -11,6 +11,8 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from tests.test_scenario import run_quietly
+
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 SCENARIO = ROOT / "scenarios" / "quickstart.yaml"
@@ -49,21 +51,19 @@ def test_the_output_shown_is_what_the_command_prints():
     assert blocks("text") == [quickstart_output()]
 
 
-def test_every_command_shown_runs(tmp_path):
+def test_every_command_shown_runs(tmp_path, monkeypatch):
     commands = blocks("sh")[2].replace("\\\n", " ").splitlines()
     (tmp_path / "cases.csv").write_text(
         "id,hardware,target_model,method,num_speculative_tokens,batch\na,h100_sxm,Qwen/Qwen3-8B,ngram,3,1\n"
     )
+    monkeypatch.chdir(tmp_path)
     for line in commands:
         words = re.sub(r"\s#.*$", "", line).replace('"', "").split()
         assert words[0] == ".venv/bin/specsim"
         arguments = [str(ROOT / word) if word.startswith("scenarios/") else word for word in words[1:]]
         if arguments[0] == "run":
             arguments[1] = str(ROOT / "scenarios" / "azure_code.yaml")  # the quickstart itself runs once, above
-        done = subprocess.run(
-            [sys.executable, "-m", "simulator", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, (line, done.stderr)
+        assert run_quietly(arguments)[0] == 0, line
     assert (tmp_path / "report" / "report.md").is_file()
     assert (tmp_path / "predictions.csv").is_file()
 

@@ -231,7 +231,7 @@ def test_the_written_profile_is_an_engine_that_agrees_with_the_runs(tmp_path: Pa
     assert "cannot be told apart" in printed.replace("\n", " ")
     fitted = find_engine(str(out))
     assert fitted.draft_step_overhead_s["default"].source == "fitted" or fitted.round_overhead_s.value > 1e-3
-    assert fitted.measured.kernels == {"9.0": ("bf16",)}
+    assert fitted.measured.setups == {"eagle3": {"9.0": ("bf16",)}}
     assert fitted.measured.methods == ("eagle3",)
     assert sum("sha256:" in source for source in fitted.sources) == 4
     assert any("mean_tpot_ms" in source and "20260801" in source for source in fitted.sources)

@@ -29,6 +29,8 @@ from simulator.serving import (
     unmet_limits,
 )
 from simulator.serving.arrivals import OpenLoop
+from simulator.serving.booked_replica import BookedReplica
+from simulator.serving.clock import Arrival, Clock
 from simulator.serving.kv_cache import KVCache
 from simulator.serving.plan import StepPlan
 from simulator.serving.record import Floats
@@ -239,19 +241,42 @@ def test_an_arrival_at_the_end_of_a_step_joins_the_next() -> None:
     assert [record.first_scheduled_s for record in run(requests).records] == [0.0, 1.0, 2.0]
 
 
+class Counting(Clock):
+    timeouts = 0
+
+    def timeout(self, delay: float = 0, value: object = None) -> simpy.Timeout:
+        self.timeouts += 1
+        return simpy.Timeout(self, delay, value)
+
+
 def test_one_timeout_per_step() -> None:
-    class Counting(simpy.Environment):
-        timeouts = 0
-
-        def timeout(self, delay: float = 0, value: object = None) -> simpy.Timeout:
-            self.timeouts += 1
-            return simpy.Timeout(self, delay, value)
-
     env = Counting(initial_time=0.0)
     replica = Replica(env, RULES, Constant(), lambda _: Accepts(), lambda _: 0)
     OpenLoop(env, [Request(0, 0.0, 10, 5), Request(1, 20.0, 10, 5)], replica.submit)
     env.run()
     assert env.timeouts == len(replica.steps) == 10
+
+
+def test_the_fast_engine_sets_no_timeout_for_rounds_in_which_only_foreseen_requests_arrive() -> None:
+    """One for each time that it was idle: the second request arrives while the first is served, the third long after."""
+    env = Counting(initial_time=0.0)
+    replica = BookedReplica(env, RULES, Constant(), lambda _: Accepts(), lambda _: 0)
+    loop = OpenLoop(env, [Request(0, 0.0, 10, 9), Request(1, 3.5, 10, 9), Request(2, 50.0, 10, 9)], replica.submit)
+    replica.next_arrival_s = loop.next_arrival_s
+    env.run()
+    assert [record.arrival_s for record in replica.records] == [0.0, 3.5, 50.0]
+    assert [record.first_scheduled_s for record in replica.records] == [0.0, 4.0, 50.0]
+    assert env.timeouts == 2
+
+
+def test_a_clock_is_moved_on_over_foreseen_arrivals_but_nothing_else() -> None:
+    env = Clock(initial_time=0.0)
+    happened: list[tuple[str, float]] = []
+    for name, time_s in (("foreseen", 1.0), ("surprise", 2.0)):
+        Arrival(env, time_s, lambda name=name: happened.append((name, env.now)), foreseen=name == "foreseen")  # type: ignore[misc]
+    assert env.moved_on(1.5)
+    assert not env.moved_on(2.0)
+    assert (happened, env.now) == ([("foreseen", 1.0)], 1.5)
 
 
 def test_the_fast_engine_wakes_for_what_happens_not_for_every_round() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -228,6 +229,20 @@ def test_what_a_run_is_done_with_goes_without_a_search_for_cycles(router):
     assert len(result.records) == 300
 
 
+def test_a_server_goes_with_the_last_who_knows_it():
+    """And with it its prices and the acceptance of its requests."""
+    asked = scenario()
+    server = next(server for _, server in speculative_servers(asked, []))
+    server.run(asked.requests())
+    known = [weakref.ref(each) for each in (server, server.pricer, server.paths)]
+    gc.disable()
+    try:
+        del server
+        assert [each() for each in known] == [None, None, None]
+    finally:
+        gc.enable()
+
+
 def test_replicas_together_are_what_each_did():
     """Steps by start, records by request, bursts and gaps of each in place."""
     result = simulate(scenario(parallel={"data_parallel_size": 3}, speculation=None, acceptance=None))
@@ -302,6 +317,7 @@ SPREAD = {
 SHARING = {**LONG, "shared_prefix_tokens": 400}
 SESSIONS = {**workload(rate_per_s=8.0), "sessions": {"turns": 3, "think_time_s": 0.5}}
 IMPATIENT = workload(rate_per_s=8.0, output={"distribution": "uniform", "low": 10, "high": 300})
+PAIR = {"hardware": "a30", "parallel": {"tensor_parallel_size": 2}}
 SWAPPING = {**TIGHT, "limits": {"preemption": "swap"}}
 APART = {"hardware": "rtx_4090", "link_latency_s": 0.0002}
 ELSEWHERE = {"speculation": {**SMALL_DRAFT, "draft_device": APART}}
@@ -420,6 +436,12 @@ BINDING = {
     "limits.preemption": (TIGHT, SWAPPING),
     "limits.swap_space_bytes": (SWAPPING, {**TIGHT, "limits": {"preemption": "swap", "swap_space_bytes": 1e8}}),
     "hardware.host_link_bandwidth_bytes_per_s": (SWAPPING, {**SWAPPING, "hardware": {**TIGHT["hardware"], "host_link_bandwidth_bytes_per_s": 1e9}}),
+    "hardware.link_bandwidth_bytes_per_s": (PAIR, {**PAIR, "hardware": {"base": "a30", "link_bandwidth_bytes_per_s": 1e9}}),
+    "hardware.link_topology": (PAIR, {**PAIR, "hardware": {"base": "a30", "link_topology": "pcie"}}),
+    "hardware.peer_to_peer": (
+        {**PAIR, "hardware": {"base": "a30", "link_topology": "pcie"}},
+        {**PAIR, "hardware": {"base": "a30", "link_topology": "pcie", "peer_to_peer": False}},
+    ),
     "speculation.draft_layers": ({"speculation": LAYER_SKIP}, {"speculation": {**LAYER_SKIP, "draft_layers": 16}}),
     "speculation.draft_kv_tokens": ({"speculation": SPARSE_KV, "workload": LONG}, {"speculation": {**SPARSE_KV, "draft_kv_tokens": 64}, "workload": LONG}),
     "hardware.expert_bandwidth_fraction": (MOE, {**MOE, "hardware": {"base": "h200_sxm", "expert_bandwidth_fraction": 0.5}}),
@@ -445,6 +467,7 @@ SLOWER = (
     "workload.arrivals.rate_per_s", "workload.arrivals.users", "workload.lengths", "limits.max_num_seqs", "speculation.draft_layers",
     "hardware.expert_bandwidth_fraction", "hardware.expert_overhead_s", "hardware.state_overhead_s", "hardware.state_row_s",
     "acceptance.structured_output", "limits.prefix_caching", "hardware.host_link_bandwidth_bytes_per_s",
+    "hardware.link_bandwidth_bytes_per_s", "hardware.peer_to_peer",
     "parallel.disaggregated_prefill.hardware", "parallel.disaggregated_prefill.link.bandwidth_bytes_per_s",
     "parallel.disaggregated_prefill.link.latency_s", "parallel.disaggregated_prefill.max_num_batched_tokens",
 )  # fmt: skip

@@ -36,7 +36,8 @@ PUBLISHED = {
     ("mi210", "q8_0", "llamacpp"): {2: 1.27, 4: 1.65, 6: 2.17, 8: 2.65},  # a MI100 in Q4_0, ggml-org/llama.cpp#23227
     ("rx_7900_xtx", "q4_k_m", "llamacpp"): {2: 1.14, 4: 1.53, 8: 2.71},  # a RX 6800, ggml-org/llama.cpp#5351
     ("m1_pro", "q8_0", "llamacpp"): {2: 1.28, 4: 1.42, 6: 2.23, 8: 2.67},  # a 7B, ggml-org/llama.cpp#10581
-    ("m2_ultra", "q4_k_m", "llamacpp"): {2: 1.48, 3: 1.92, 4: 2.43},  # a 14B, ggml-org/llama.cpp#10491
+    ("m2_ultra", "q4_k_m", "llamacpp"): {2: 1.55, 3: 2.06, 4: 2.45, 5: 2.77, 6: 3.40},  # 14B, 32B, ggml-org/llama.cpp#10491, #10581
+    ("m4_pro", "q4_0", "llamacpp"): {2: 1.81},  # ggml-org/llama.cpp#25250
     ("m3_max", "mlx4", "mlx"): {2: 1.0, 4: 1.28, 6: 2.04, 8: 2.5, 10: 3.94, 32: 3.98, 33: 7.77},  # ml-explore/mlx#3863
     ("m4_pro", "mlx4", "mlx"): {2: 0.99, 3: 1.13, 4: 1.43, 5: 1.75, 8: 2.84, 10: 4.5, 32: 4.5},  # ml-explore/mlx#3852
     ("m4_pro", "mlx4", "mlx_0_31"): {4: 1.89, 8: 3.44},  # ml-explore/mlx#3839

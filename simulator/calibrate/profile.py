@@ -95,6 +95,9 @@ def profile_text(report: FitReport) -> str:
         lines.append(f"tdp_w: {profile.tdp_w:g}")
     if profile.link_bandwidth_bytes_per_s:
         lines.append(f"link_bandwidth_bytes_per_s: {_quantity(profile.link_bandwidth_bytes_per_s)}")
+        lines.append(f"link_topology: {profile.link_topology}")
+    if not profile.peer_to_peer:
+        lines.append("peer_to_peer: false")
     fitted = list(_coefficients(report.hardware.coefficients))
     lines += ["coefficients:", *fitted] if fitted else ["coefficients: {}"]
     if profile.gemm_row_factors:

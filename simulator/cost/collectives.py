@@ -54,7 +54,8 @@ def all_to_all_s(
     if once_a_node:
         beyond, inside = (nodes - 1) * (1 - (1 - 1 / nodes) ** copies), copies * (1 - 1 / devices)
     return hardware.all_to_all_latency_s + row_bytes * max(
-        inside / (LINK_FRACTION * hardware.link_bandwidth_bytes_per_s), beyond / hardware.inter_node_bandwidth_bytes_per_s
+        inside / (LINK_FRACTION * hardware.link_bandwidth_bytes_per_s(devices)),
+        beyond / hardware.inter_node_bandwidth_bytes_per_s,
     )
 
 
@@ -64,4 +65,4 @@ def stage_transfer_s(message_bytes: float, between_nodes: bool, hardware: Hardwa
         return hardware.inter_node_latency_s + message_bytes / hardware.inter_node_bandwidth_bytes_per_s
     kind = engine.all_reduce_kind(hardware)
     pair = hardware.all_reduce("nccl" if kind == "custom" else kind, 2)
-    return pair.alpha_s + message_bytes / (LINK_FRACTION * hardware.link_bandwidth_bytes_per_s)
+    return pair.alpha_s + message_bytes / (LINK_FRACTION * hardware.link_bandwidth_bytes_per_s())

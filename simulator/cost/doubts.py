@@ -1,7 +1,6 @@
 """How sure a prediction of R is beyond its coefficients: what runs repeat to, what was never measured, and how doubts add up.
 
-The numbers but the first are fitted on published runs that were left out of the fit of all constants (`questions.interval_fit`),
-and lie in `published_cases/doubts.yaml`.
+Those in `published_cases/doubts.yaml` are fitted on published runs that no constant had seen (`questions.interval_fit`).
 """
 
 from __future__ import annotations
@@ -16,25 +15,24 @@ from simulator.spec import Spec, check, load_yaml
 
 # Rounds measured twice in one configuration differ by 3 % (median) and 11-12 % (90th percentile): docs/model.md.
 ROUND_NOISE_STD = 0.035
-# ln of what a resting drafter takes over what its cache's upkeep is priced at: vllm-project/vllm#49548 saw 6.6 and 21.6 % of a
-# step where 2 is priced, six times as much in the (geometric) middle, which is made the dear end of an 80 % interval. Nobody saw
-# less.
-UPKEEP_DEARER_STD = 1.4
+# ln of what a resting drafter takes over what its cache's upkeep is priced at. vllm-project/vllm#5000 saw 1.9 and 7.4 % of a
+# step, which is what is priced, vllm#49548 6.6 and 21.6 % where 2 is: from once to ten times as much, 3.6 at the dear end.
+UPKEEP_DEARER_STD = 1.0
 
 
 class Doubts(Spec):
-    """Standard deviations of ln R, but for the first.
+    """Doubts as standard deviations of logarithms, but for the first.
 
     coefficient_share: of what the doubts of all coefficients give ln R, what shows in runs that no constant has seen.
-    engine_dearer_std: what an engine without measured runs adds to it on the side of dearer rounds. part_dearer_std: what each
-    part of a measured engine adds that none of its runs had (`cost.unmeasured`). part_cheaper_std: each of either on the other
-    side, to which new implementations err less.
+    part_std: of what a round takes beside a plain step (ln(R - 1)), for each part of a measured engine that none of its runs had
+    (`cost.unmeasured`). engine_std: the same for an engine without measured runs. setup_std: of ln R, where no run had the
+    method on these kernels.
     """
 
     coefficient_share: Annotated[float, Field(gt=0, le=2)]
-    engine_dearer_std: Annotated[float, Field(ge=0, le=2)]
-    part_dearer_std: Annotated[float, Field(ge=0, le=2)]
-    part_cheaper_std: Annotated[float, Field(ge=0, le=2)]
+    engine_std: Annotated[float, Field(ge=0, le=2)]
+    part_std: Annotated[float, Field(ge=0, le=2)]
+    setup_std: Annotated[float, Field(ge=0, le=2)]
 
 
 FOLDER, FILE = "published_cases", "doubts.yaml"

@@ -1,4 +1,4 @@
-"""How far first predictions of published runs that nothing was fitted on were off, by engine and method.
+"""How far first predictions of published runs that no constant was fitted on were off, by engine and method.
 
 The sets `published_cases/unseen_cases*.csv` were each predicted once, and those predictions are kept (docs/accuracy.md, Never
 seen): here they are held against what was measured, the latest set first.

@@ -43,7 +43,10 @@ def smooth_maximum(first: float, second: float, smoothness: float) -> float:
     (1.26, 1.0)
     """
     high, low = (first, second) if first > second else (second, first)
-    return float(high * (1.0 + (low / high) ** smoothness) ** (1.0 / smoothness)) if high > 0 else 0.0
+    if high <= 0:
+        return 0.0
+    over: float = (1.0 + (low / high) ** smoothness) ** (1.0 / smoothness)
+    return high * over
 
 
 def gemm(
@@ -76,32 +79,36 @@ def gemms(
     other kernels than the device's usual ones. Raises KeyError for a `compute_dtype` the device lacks.
     """
     rates = rates or hardware.gemm_rates(compute_dtype)
-    overhead_s, smoothness = rates.overhead_s, rates.smoothness
+    # By name once: each look-up in the loop would take as long as the arithmetic on it.
+    overhead_s, smoothness, fill_k, wave_power = rates.overhead_s, rates.smoothness, rates.fill_k, rates.wave_power
+    bandwidth_bytes_per_s, walk_s_per_k, walk_longest_s = rates.bandwidth_bytes_per_s, rates.walk_s_per_k, rates.walk_longest_s
+    tile, least_tile_rows, units = rates.tile_rows, rates.least_tile_rows, hardware.profile.compute_units
     weight_bytes = (row_law.weight_reads(rows) if row_law is not None else 1.0) * weight_bytes_per_element
     flops_per_s = rates.flops_per_s if row_law is None else row_law.arithmetic(rows) * rates.flops_per_s
     factor = 1.0 if rates.row_factors is None or row_law is not None else rates.row_factors.at(rows)
-    tile, units = rates.tile_rows, hardware.profile.compute_units
     padded = computed_rows(rows, tile) if row_law is None else row_law.computed_rows(rows, tile)
     if rates.whole_tiles:
         padded = max(padded, tile)
     total_s, by_bound = 0.0, {}  # type: float, dict[Bound, float]
     for n, k, count in matrices:
-        memory_s = (weight_bytes * n * k + 2.0 * rows * (n + k)) / rates.bandwidth_bytes_per_s
-        if rates.least_tile_rows > 0:
-            tile = tile_rows_for(rows, n, rates.tile_rows, rates.least_tile_rows, units)
+        memory_s = (weight_bytes * n * k + 2.0 * rows * (n + k)) / bandwidth_bytes_per_s
+        if least_tile_rows > 0:
+            tile = tile_rows_for(rows, n, rates.tile_rows, least_tile_rows, units)
             padded = computed_rows(rows, tile) if row_law is None else row_law.computed_rows(rows, tile)
-        compute_s = 2.0 * padded * n * (k + rates.fill_k) / flops_per_s
-        if rates.wave_power > 0:
-            compute_s *= wave_stretch(rows, n, tile, units) ** rates.wave_power
+        compute_s = 2.0 * padded * n * (k + fill_k) / flops_per_s
+        if wave_power > 0:
+            compute_s *= wave_stretch(rows, n, tile, units) ** wave_power
         busy_s, block_s = smooth_maximum(memory_s, compute_s, smoothness), 0.0
-        if rates.walk_s_per_k > 0:
-            block_s = min(rates.walk_s_per_k * k, rates.walk_longest_s)
+        if walk_s_per_k > 0:
+            block_s = walk_s_per_k * k
+            if block_s > walk_longest_s:
+                block_s = walk_longest_s
             busy_s = math.sqrt(busy_s * busy_s + block_s * block_s)
         seconds = count * (overhead_s + factor * busy_s)
         bound = _bound(overhead_s + block_s, memory_s, compute_s)
         total_s += seconds
         by_bound[bound] = by_bound.get(bound, 0.0) + seconds
-    return Operation(total_s, max(by_bound, key=lambda bound: by_bound[bound], default="memory"))
+    return Operation(total_s, max(by_bound, key=by_bound.__getitem__, default="memory"))
 
 
 def tile_rows_for(rows: float, n: float, tile_rows: float, least: float, units: int) -> float:

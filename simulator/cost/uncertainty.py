@@ -23,7 +23,7 @@ from simulator.cost.doubts import ROUND_NOISE_STD, Doubts, shipped_doubts
 from simulator.cost.drafting import overhead_name
 from simulator.cost.pricer import StepPricer
 from simulator.cost.remote_draft import RemoteDraft
-from simulator.cost.spread import Spread
+from simulator.cost.spread import RoundDoubt, Spread
 from simulator.cost.unmeasured import unmeasured
 from simulator.hardware import BY_TYPE, Hardware, Quantity, quantities_of
 from simulator.serving_engine import ServingEngine
@@ -91,17 +91,21 @@ class UncertainPricer:
         ratio, _ = self.sensitivities(gamma, batch, context, 1.0)
         return math.sqrt(self._covariance(ratio, ratio)) / self.doubts.coefficient_share
 
-    def spread(self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0, *, assumed_std: float = 0.0) -> Spread:
-        """The doubt of ln R: of coefficients, of repetition, of what was never measured, and of what was assumed besides."""
+    def spread(self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0) -> Spread:
+        """All doubt of ln R."""
+        return self.doubt(gamma, batch, context, proposal_rate).spread
+
+    def doubt(
+        self, gamma: int, batch: int, context: float, proposal_rate: float = 1.0, *, assumed_std: float = 0.0
+    ) -> RoundDoubt:
+        """Of coefficients, of repetition, of what was assumed besides, and of what was never measured."""
         ratio, _ = self.sensitivities(gamma, batch, context, proposal_rate)
         coefficients = math.hypot(math.sqrt(self._covariance(ratio, ratio)), assumed_std)
-        return self._with_floor(coefficients, self.base.round(gamma, batch, context, proposal_rate).r)
+        return self._round_doubt(coefficients, self.base.round(gamma, batch, context, proposal_rate).r)
 
-    def _with_floor(self, coefficients: float, r: float) -> Spread:
-        """With what stays in doubt whatever the coefficients, down to R = 1: a round holds a plain step of the same batch, with
-        more rows, and so is never the cheaper of the two. None of the published runs measured less."""
-        doubt = unmeasured(self.deployment).spread(self.doubts).widened(math.hypot(coefficients, ROUND_NOISE_STD))
-        return doubt.not_below(1 / max(r, 1.0))
+    def _round_doubt(self, coefficients: float, r: float) -> RoundDoubt:
+        known = Spread.even(math.hypot(coefficients, ROUND_NOISE_STD))
+        return RoundDoubt(r, known, unmeasured(self.deployment).spread(self.doubts, r))
 
     def given_plain_step(
         self,
@@ -112,8 +116,8 @@ class UncertainPricer:
         proposal_rate: float = 1.0,
         *,
         assumed_std: float = 0.0,
-    ) -> tuple[float, Spread]:
-        """(R, the doubt of its logarithm that remains) once a plain step of `measured_s` was seen."""
+    ) -> RoundDoubt:
+        """R and the doubt of its logarithm that remains, once a plain step of `measured_s` was seen."""
         ratio, plain = self.sensitivities(gamma, batch, context, proposal_rate)
         base = self.base.round(gamma, batch, context, proposal_rate)
         surprise = math.log(measured_s / base.plain_step_s)
@@ -122,7 +126,7 @@ class UncertainPricer:
         left = self._covariance(ratio, ratio) - gain * shared
         # Linear in the surprise: a step measured far from the model must not make a round cheaper than the step it contains.
         r = max(base.r * math.exp(gain * surprise), min(base.r, 1.0))
-        return r, self._with_floor(math.hypot(math.sqrt(max(left, 0.0)), assumed_std), r)
+        return self._round_doubt(math.hypot(math.sqrt(max(left, 0.0)), assumed_std), r)
 
     def _covariance(self, first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
         """Of two quantities, by their sensitivities, as far as it shows; a variance is none below 0."""

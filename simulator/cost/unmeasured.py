@@ -1,12 +1,14 @@
 """What a prediction rests on that no measured run had: parts of an implementation that nobody compared the model with.
 
 A part is an engine, or of an engine that was measured: a method, the kernels of one weight format on one architecture, or a kind
-of layer. Each adds a doubt of its own to ln R (`cost.doubts`), whatever the coefficients say: they are of terms that somebody
-thought of.
+of layer. Each adds a doubt of its own to what a round costs beside a plain step (`cost.doubts`), whatever the coefficients say:
+they are of terms that somebody thought of. A setup is a method and kernels: where its parts were measured, but never together, a
+smaller doubt is left.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -27,27 +29,35 @@ _LAYER_NAMES = {
 
 @dataclass(frozen=True)
 class Unmeasured:
-    """The parts that no measured run had. An engine without any is one part: of its others nothing more is known to be new."""
+    """The parts that no measured run had. An engine without any is one part: of its others nothing more is known to be new.
+    setup: no run had the method and the kernels at once."""
 
     engine: bool = False
     method: bool = False
     kernels: bool = False
     layers: tuple[str, ...] = ()
+    setup: bool = False
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Their names: `engine`, or some of `method`, `kernels` and `layers`."""
-        found = {"engine": self.engine, "method": self.method, "kernels": self.kernels, "layers": bool(self.layers)}
+        """Their names: `engine`, or some of `method`, `kernels`, `setup` (of known ones) and `layers`."""
+        alone = self.setup and not (self.method or self.kernels)
+        found = {"engine": self.engine, "method": self.method, "kernels": self.kernels, "setup": alone, "layers": self.layers}
         return tuple(name for name, new in found.items() if new)
 
-    def spread(self, doubts: Doubts) -> Spread:
+    @property
+    def new(self) -> int:
+        """How many parts of a measured engine are new."""
+        return self.method + self.kernels + bool(self.layers)
+
+    def spread(self, doubts: Doubts, r: float) -> Spread:
         """What they add to the doubt of ln R; independent of each other."""
-        dearer = doubts.engine_dearer_std if self.engine else len(self.parts) ** 0.5 * doubts.part_dearer_std
-        return Spread(len(self.parts) ** 0.5 * doubts.part_cheaper_std, dearer)
+        added_std = doubts.engine_std if self.engine else math.sqrt(self.new) * doubts.part_std
+        return Spread.of_added(added_std, r).widened(doubts.setup_std if self.setup else 0.0)
 
 
 def method_key(deployment: Deployment) -> str:
-    """How `Measured.methods` names it."""
+    """How `Measured.setups` names it."""
     return f"{deployment.method} tree" if deployment.tree is not None else deployment.method
 
 
@@ -61,15 +71,17 @@ def layer_kinds(target: ModelArchitecture) -> frozenset[str]:
 
 def measured_in(deployments: Iterable[Deployment]) -> Measured:
     """What runs of these deployments had, for the profile of their engine."""
-    kernels: dict[str, set[str]] = {}
-    methods: set[str] = set()
+    setups: dict[str, dict[str, set[str]]] = {}
     layers: set[str] = set()
     for each in deployments:
+        kernels = setups.setdefault(method_key(each), {})
         kernels.setdefault(each.hardware.profile.architecture, set()).add(each.weights)
-        methods.add(method_key(each))
         layers |= layer_kinds(each.target)
-    found = {architecture: tuple(sorted(formats)) for architecture, formats in sorted(kernels.items())}
-    return Measured(kernels=found, methods=tuple(sorted(methods)), layers=tuple(sorted(layers)))
+    found = {
+        method: {architecture: tuple(sorted(formats)) for architecture, formats in sorted(kernels.items())}
+        for method, kernels in sorted(setups.items())
+    }
+    return Measured(setups=found, layers=tuple(sorted(layers)))
 
 
 def unmeasured(deployment: Deployment) -> Unmeasured:
@@ -79,10 +91,12 @@ def unmeasured(deployment: Deployment) -> Unmeasured:
         return Unmeasured()
     if not measured.methods:
         return Unmeasured(engine=True)
+    method, architecture, weights = method_key(deployment), deployment.hardware.profile.architecture, deployment.weights
     return Unmeasured(
-        method=method_key(deployment) not in measured.methods,
-        kernels=deployment.weights not in measured.kernels.get(deployment.hardware.profile.architecture, ()),
+        method=method not in measured.methods,
+        kernels=weights not in measured.kernels(architecture),
         layers=tuple(sorted(layer_kinds(deployment.target) - {*measured.layers})),
+        setup=not measured.together(method, architecture, weights),
     )
 
 
@@ -108,6 +122,9 @@ def _drafting(deployment: Deployment) -> str:
 def _words(found: Unmeasured, deployment: Deployment) -> Iterator[str]:
     if found.method:
         yield _drafting(deployment)
+    kernels = f"{FORMATS[deployment.weights].name} weights on {deployment.hardware.name}"
     if found.kernels:
-        yield f"{FORMATS[deployment.weights].name} weights on {deployment.hardware.name}"
+        yield kernels
+    if "setup" in found.parts:
+        yield f"{_drafting(deployment)} with {kernels}"
     yield from (_LAYER_NAMES[kind] for kind in found.layers)

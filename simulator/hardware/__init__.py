@@ -12,7 +12,7 @@ from simulator.hardware.coefficients import BY_TYPE, Coefficients, GemmRates
 from simulator.hardware.defaults import filled
 from simulator.hardware.device import Hardware
 from simulator.hardware.finding import find_hardware
-from simulator.hardware.links import INTER_NODE
+from simulator.hardware.links import INTER_NODE, bridge_note
 from simulator.hardware.overrides import HardwareOverride, override
 from simulator.hardware.profile import HardwareProfile, Kind
 from simulator.hardware.quantity import Quantity, quantities_of
@@ -32,6 +32,7 @@ __all__ = [
     "Kind",
     "Quantity",
     "RowFactors",
+    "bridge_note",
     "filled",
     "find_hardware",
     "override",

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from simulator import resources
-from simulator.hardware.all_reduce import AllReduceCost, AllReduceTable
+from simulator.hardware.assumed_all_reduce import assumed_all_reduce
 from simulator.hardware.coefficients import Coefficients
 from simulator.hardware.device import Hardware
-from simulator.hardware.links import PCIE_GEN3_X16_BYTES_PER_S
 from simulator.hardware.profile import HardwareProfile, Kind
 from simulator.hardware.quantity import RELATIVE_STD, Quantity
 from simulator.spec import check, load_yaml
@@ -95,21 +94,8 @@ LAYER_KINDS = (
 def filled(profile: HardwareProfile, profile_id: str) -> Hardware:
     """The profile with every coefficient that it leaves out assumed."""
     if not profile.all_reduce:
-        profile = profile.model_copy(update={"all_reduce": {"nccl": _assumed_all_reduce(profile)}})
+        profile = profile.model_copy(update={"all_reduce": assumed_all_reduce(profile)})
     return Hardware(profile_id, profile, _complete(profile))
-
-
-def _assumed_all_reduce(profile: HardwareProfile) -> AllReduceTable:
-    """Ring over the device's link: each byte crosses 2·(N-1)/N times; 10 µs for each doubling of devices, as NCCL takes."""
-    link = profile.link_bandwidth_bytes_per_s
-    bandwidth = link.value if link else PCIE_GEN3_X16_BYTES_PER_S
-    costs = {
-        2**power: AllReduceCost(alpha_s=10e-6 * power, bandwidth_bytes_per_s=bandwidth * 2**power / (2 * (2**power - 1)))
-        for power in range(1, 7)
-    }
-    return AllReduceTable(
-        source="assumed", note="no table of this device: a ring over its link", relative_std=0.3, by_devices=costs
-    )
 
 
 def _complete(profile: HardwareProfile) -> Coefficients:

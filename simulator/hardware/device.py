@@ -7,7 +7,7 @@ from functools import cached_property
 
 from simulator.hardware.all_reduce import AllReduceCost, AllReduceKind
 from simulator.hardware.coefficients import Coefficients, GemmRates
-from simulator.hardware.links import INTER_NODE, PCIE_BYTES_PER_S, PCIE_GEN3_X16_BYTES_PER_S
+from simulator.hardware.links import BRIDGED_DEVICES, INTER_NODE, PCIE_BYTES_PER_S, PCIE_GEN3_X16_BYTES_PER_S, pcie_bytes_per_s
 from simulator.hardware.profile import HardwareProfile
 from simulator.hardware.quantity import Quantity
 from simulator.number_format import FORMATS
@@ -89,10 +89,11 @@ class Hardware:
         native = FORMATS[weights].computes_in
         return next((dtype for dtype in native if dtype in self.profile.peak_flops_per_s), self.wide_dtype)
 
-    @property
-    def link_bandwidth_bytes_per_s(self) -> float:
-        """To the other devices of the node, one direction; PCIe where there is no faster link."""
-        link = self.profile.link_bandwidth_bytes_per_s
+    def link_bandwidth_bytes_per_s(self, devices: int = 2) -> float:
+        """To the other devices of a group in the node, one direction; PCIe where there is no faster link."""
+        link, topology = self.profile.link_bandwidth_bytes_per_s, self.profile.link_topology
+        if topology == "bridge" and devices > BRIDGED_DEVICES:
+            return pcie_bytes_per_s(self.profile)
         return link.value if link else PCIE_GEN3_X16_BYTES_PER_S
 
     @property

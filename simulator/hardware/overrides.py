@@ -6,15 +6,22 @@ from typing import Annotated
 
 from pydantic import Field
 
+from simulator.hardware.assumed_all_reduce import assumed_all_reduce
 from simulator.hardware.coefficients import BY_TYPE
 from simulator.hardware.device import Hardware
-from simulator.hardware.profile import HardwareProfile
+from simulator.hardware.links import pcie_bytes_per_s
+from simulator.hardware.profile import HardwareProfile, LinkTopology
 from simulator.hardware.quantity import Quantity
 from simulator.spec import Document, Location, Spec, SpecError
 
+_OF_LINKS = {"link_bandwidth_bytes_per_s", "link_topology", "peer_to_peer"}
+
 
 class HardwareOverride(Spec):
-    """``hardware: {base: h100_sxm, memory_bandwidth_fraction: 0.7}``: a profile with coefficients replaced."""
+    """``hardware: {base: h100_sxm, memory_bandwidth_fraction: 0.7}``: a profile with coefficients replaced.
+
+    What is said of links (``{base: a30, link_topology: pcie}``: no bridge) replaces its table of all-reduce by an assumed one.
+    """
 
     base: str
     memory_bytes: Annotated[float, Field(ge=1e6, le=1e16)] | None = None
@@ -51,6 +58,9 @@ class HardwareOverride(Spec):
     grouped_routing_correlation: Annotated[float, Field(gt=0, le=1)] | None = None
     state_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     state_row_s: Annotated[float, Field(ge=0, le=10)] | None = None
+    link_bandwidth_bytes_per_s: Annotated[float, Field(ge=1e6, le=1e16)] | None = None
+    link_topology: LinkTopology | None = None
+    peer_to_peer: bool | None = None
     host_link_bandwidth_bytes_per_s: Annotated[float, Field(ge=1e6, le=1e16)] | None = None
     inter_node_bandwidth_bytes_per_s: Annotated[float, Field(ge=1e6, le=1e16)] | None = None
     inter_node_latency_s: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -65,7 +75,7 @@ def override(hardware: Hardware, change: HardwareOverride, document: Document, l
     for name, value in given.items():
         if name == "flops_fraction":
             coefficients[name] = _override_flops(hardware, value, document, (*location, name))
-        elif name == "compute_units":
+        elif name in ("compute_units", "link_topology", "peer_to_peer"):
             profile[name] = value
         else:
             changed = profile if name in HardwareProfile.model_fields else coefficients
@@ -73,9 +83,15 @@ def override(hardware: Hardware, change: HardwareOverride, document: Document, l
             if f"{name}_by_type" in BY_TYPE:
                 # The scenario's number is for every type.
                 coefficients[f"{name}_by_type"] = {}
-    return Hardware(
-        hardware.profile_id, hardware.profile.model_copy(update=profile), hardware.coefficients.model_copy(update=coefficients)
-    )
+    if change.link_topology == "pcie" and hardware.profile.link_topology != "pcie":
+        # Without its faster link a device has the slot.
+        slot = Quantity(value=pcie_bytes_per_s(hardware.profile), source="assumed", note="PCIe x16 of the device's generation")
+        profile.setdefault("link_bandwidth_bytes_per_s", slot)
+    joined = hardware.profile.model_copy(update=profile)
+    if profile.keys() & _OF_LINKS:
+        # Tables are of the links that were there before.
+        joined = joined.model_copy(update={"all_reduce": assumed_all_reduce(joined)})
+    return Hardware(hardware.profile_id, joined, hardware.coefficients.model_copy(update=coefficients))
 
 
 def _override_flops(

@@ -14,6 +14,9 @@ from simulator.spec import Spec
 Kind = Literal["gpu", "unified", "cpu", "accelerator"]
 
 
+LinkTopology = Literal["switch", "mesh", "bridge", "pcie"]
+
+
 class HardwareProfile(Spec):
     """One device. Bytes, bytes/s, FLOP/s (dense), seconds, watts.
 
@@ -22,10 +25,12 @@ class HardwareProfile(Spec):
     memory_bytes_options: other capacities it is sold with; a name that ends in one of them ("M3 Ultra 96GB") means it.
     host_link_bandwidth_bytes_per_s: between its memory and the host's, one direction, as reached; a default by generation
     (`Hardware.host_link`) where left out.
-    link_bandwidth_bytes_per_s: to the other devices, one direction, all links together. inter_node_*: to devices of other nodes,
-    one direction and per device, and of one exchange; all_to_all_latency_s: of one expert dispatch or combine; all three take the
-    default of `INTER_NODE` where left out. gemm_row_factors: by compute type. doubtful: keys of quantities that sources disagree
-    on; each states its `relative_std`.
+    link_bandwidth_bytes_per_s: to the other devices, one direction, all links together. link_topology: `switch`, all of it to any
+    of them; `mesh`, an equal part to each of seven others; `bridge`, joins two, and PCIe does more; `pcie`, there is nothing
+    faster. peer_to_peer: whether cards reach each other's memory over PCIe, or all goes through the host's. inter_node_*: to
+    devices of other nodes, one direction and per device, and of one exchange; all_to_all_latency_s: of one expert dispatch or
+    combine; all three take the default of `INTER_NODE` where left out. gemm_row_factors: by compute type. doubtful: keys of
+    quantities that sources disagree on; each states its `relative_std`.
     """
 
     schema_version: Literal[1]
@@ -42,6 +47,8 @@ class HardwareProfile(Spec):
     compute_units: Annotated[int, Field(ge=1)]
     tdp_w: Positive | None = None
     link_bandwidth_bytes_per_s: Quantity | None = None
+    link_topology: LinkTopology = "switch"
+    peer_to_peer: bool = True
     host_link_bandwidth_bytes_per_s: Quantity | None = None
     inter_node_bandwidth_bytes_per_s: Quantity | None = None
     inter_node_latency_s: Quantity | None = None

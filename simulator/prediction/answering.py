@@ -62,12 +62,13 @@ def answer(question: Question, point: OperatingPoint, document: Document, doubts
     if measured_s is not None:
         notes += _surprising(measured_s / cost.plain_step_s, point, document)
     if measured_s is None:
-        r, spread = cost.r, pricer.spread(gamma, batch, question.context, assumed_std=question.extra_std)
+        doubt = pricer.doubt(gamma, batch, question.context, assumed_std=question.extra_std)
     else:
-        r, spread = pricer.given_plain_step(measured_s, gamma, batch, question.context, assumed_std=question.extra_std)
+        doubt = pricer.given_plain_step(measured_s, gamma, batch, question.context, assumed_std=question.extra_std)
     plain_s = cost.plain_step_s if measured_s is None else measured_s
-    low, high = r * spread.low, r * spread.high
-    speedups = speedup_interval(question, pricer.base, tau, (r, high, low), plain_s) if tau else (None, None, None)
+    r, high = doubt.r, doubt.r * doubt.spread.high
+    low = max(r * doubt.spread.low, min(r, 1.0))  # whose bound rounding must not pass
+    speedups = speedup_interval(question, pricer.base, tau, doubt, plain_s) if tau else (None, None, None)
     even_rate = pricer.base.break_even_rate(gamma, batch, question.context, log_shift=math.log(r / cost.r))
     return Prediction(
         id=point.id, status="ok", plain_step_s=plain_s, round_s=r * plain_s, r=r, r_low=low, r_high=high,

@@ -10,14 +10,16 @@ from simulator.cost.deployment import Deployment
 from simulator.spec import Document
 from simulator.workload import DatasetLengths
 
-DEFAULT_CONTEXT = 1024
+# Tokens of a prompt, and of an answer, where nobody says.
+DEFAULT_CONTEXT, DEFAULT_OUTPUT = 1024, 512
 MEMORY_UTILIZATION = 0.9
 
 
 @dataclass(frozen=True)
 class Question:
     """An operating point with everything resolved. extra_std: doubt of ln R from what had to be assumed. usual: the lengths' fair
-    ranges, where they are a dataset's usual ones."""
+    ranges, where they are a dataset's usual ones. lengths_unknown: neither lengths nor a context were given, so that the share of
+    prompts in a throughput is left out."""
 
     deployment: Deployment
     gamma: int
@@ -29,6 +31,7 @@ class Question:
     extra_std: float
     warnings: tuple[str, ...]
     usual: DatasetLengths | None = None
+    lengths_unknown: bool = False
 
     def law(self, document: Document) -> Callable[[int], AcceptanceLaw | None]:
         """The acceptance law by γ; a lone mean acceptance length holds at the question's own γ."""

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from simulator.acceptance import AcceptanceSpec
-from simulator.architecture import ModelArchitecture, find_model, published_weights, stored_weights
+from simulator.architecture import ModelArchitecture, find_model, published_weights, stored_weights, tower_note
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism
 from simulator.draft_tree import TREE_EXAMPLES, Tree, read_tree
-from simulator.engine_start import start_faults, started
-from simulator.hardware import Hardware, find_hardware
+from simulator.engine_start import as_it_starts, mixed_heads_note, start_faults, started
+from simulator.hardware import Hardware, bridge_note, find_hardware
 from simulator.kernel_switches import KernelSwitches
 from simulator.number_format import FORMATS, CacheFormat, read_precision
 from simulator.prediction.devices import check_parallel, on_devices, remote_draft_of
@@ -47,10 +47,14 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     )
     if target.kind == "draft_head":
         raise SpecError([document.problem((FLAGS["target_model"],), "must be a whole model, not a draft head", target.name)])
-    engine = _started(point, engine, target, document)
+    switches = _switches(point, engine, document)
+    warnings += mixed_heads_note(engine, switches, target)
+    if (switches := as_it_starts(engine, switches, target)) != KernelSwitches():
+        engine = started(engine, switches, target.max_position_embeddings)
     weights, kv_cache = _precision(point, hardware, warnings)
     warnings += arithmetic_warning(hardware, weights)
     warnings += mixed_warning(point.target_model, target, weights)
+    warnings += tower_note(point.target_model)
     drafter, extra_std = find_drafter(point, target, gamma, document, warnings)
     kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
     remote = remote_draft_of(point, document)
@@ -74,25 +78,26 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
         remote_draft=remote,
     )
     deployment, tp_std = on_devices(point, deployment, gamma, document, warnings)
+    warnings += bridge_note(hardware.profile, deployment.tensor_parallel_size)
     check_parallel(deployment, document)
     prompt, output, context, usual = _lengths(point, document, warnings)
     _check_positions(target, prompt, output, context, point, document)
     acceptance = _acceptance(point, document)
+    unknown = point.context_len is None and (prompt is None or output is None)
+    extra_std = math.hypot(extra_std, tp_std)
     return Question(
-        deployment, gamma, point.batch, context, prompt, output, acceptance, math.hypot(extra_std, tp_std), tuple(warnings), usual
+        deployment, gamma, point.batch, context, prompt, output, acceptance, extra_std, tuple(warnings), usual, unknown
     )
 
 
-def _started(point: OperatingPoint, engine: ServingEngine, target: ModelArchitecture, document: Document) -> ServingEngine:
-    """The engine with the kernels that the point chooses. Raises `SpecError` where it has no such."""
+def _switches(point: OperatingPoint, engine: ServingEngine, document: Document) -> KernelSwitches:
+    """The kernels that the point chooses. Raises `SpecError` where the engine has no such."""
     given = {name: value for name in SWITCHES if (value := getattr(point, name)) is not None}
-    if not given:
-        return engine
     switches = check(KernelSwitches, Document(document.source, given, document.lines))
     problems = [document.problem((key,), must, got, known) for key, must, got, known in start_faults(engine, switches)]
     if problems:
         raise SpecError(problems)
-    return started(engine, switches, target.max_position_embeddings)
+    return switches
 
 
 def _shape(point: OperatingPoint, document: Document) -> tuple[int, Tree | None]:
@@ -205,7 +210,7 @@ def _lengths(
         return prompt, output, point.context_len, None
     if prompt is not None and output is not None:
         return prompt, output, prompt + output / 2, None if stated else usual
-    warnings.append(f"context unknown: {prompt or DEFAULT_CONTEXT} tokens taken, prefill share left out")
+    warnings.append(f"context unknown: {prompt or DEFAULT_CONTEXT} tokens taken, prefill share left out of all but the interval")
     return prompt, output, prompt or DEFAULT_CONTEXT, None
 
 

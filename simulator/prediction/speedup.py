@@ -7,18 +7,36 @@ from dataclasses import replace
 
 from simulator.cost.deployment import Deployment
 from simulator.cost.pricer import StepPricer
+from simulator.cost.spread import Z80, RoundDoubt
 from simulator.prediction.point import OperatingPoint
-from simulator.prediction.question import Question
+from simulator.prediction.question import DEFAULT_CONTEXT, DEFAULT_OUTPUT, Question
 
 
 def speedup_interval(
-    question: Question, pricer: StepPricer, tau: float, ratios: tuple[float, float, float], plain_s: float
+    question: Question, pricer: StepPricer, tau: float, doubt: RoundDoubt, plain_s: float
 ) -> tuple[float, float, float]:
-    """(speedup, low, high) for (R, its high, its low), widened by what lengths that nobody stated leave open."""
-    middle, low, high = (benchmark_speedup(question, pricer, tau, ratio, plain_s) for ratio in ratios)
-    spread = _lengths_spread(question, pricer, tau, ratios[0], plain_s)
-    down, up = math.hypot(math.log(middle / low), spread), math.hypot(math.log(high / middle), spread)
+    """(speedup, low, high), of which lengths that nobody stated leave something open as well.
+
+    Prompts dilute what the terms of rounds leave in doubt. What was never measured they do not: neither were they, beside it.
+    """
+    r, terms = doubt.r, doubt.terms
+    ratios = r, r * terms.high, r * terms.low, min(r, 1.0)
+    middle, low, high, most = (benchmark_speedup(question, pricer, tau, ratio, plain_s) for ratio in ratios)
+    spread = _lengths_spread(question, pricer, tau, r, plain_s)
+    prompts = _prompts_left_out(question, pricer, tau, r, plain_s)
+    down = math.hypot(math.log(middle / low), Z80 * doubt.unmeasured.up)
+    up = min(math.hypot(math.log(high / middle), Z80 * doubt.unmeasured.down), math.log(most / middle))
+    down, up = math.hypot(down, spread, min(prompts, 0.0)), math.hypot(up, spread, max(prompts, 0.0))
     return middle, middle * math.exp(-down), middle * math.exp(up)
+
+
+def _prompts_left_out(question: Question, pricer: StepPricer, tau: float, r: float, plain_s: float) -> float:
+    """ln of what prompts and answers of middling lengths make of a speedup whose lengths are not known at all."""
+    if not question.lengths_unknown:
+        return 0.0
+    prompt = question.prompt_tokens or DEFAULT_CONTEXT
+    middling = replace(question, prompt_tokens=prompt, output_tokens=question.output_tokens or DEFAULT_OUTPUT)
+    return math.log(benchmark_speedup(middling, pricer, tau, r, plain_s) * r / tau)
 
 
 def _lengths_spread(question: Question, pricer: StepPricer, tau: float, r: float, plain_s: float) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from simulator.prediction import Prediction, predict_document
 from simulator.questions.engine_fit import UNFITTED, EngineFit, Fit
-from simulator.questions.interval_fit import Residual, fitted_doubts, residuals
+from simulator.questions.interval_fit import Residual, first_residuals, fitted_doubts, residuals
 from simulator.questions.published_cases import PublishedCase, by, published_cases
 from simulator.spec import Problem, SpecError, why_unreadable
 
@@ -111,7 +111,7 @@ def left_out(progress: Callable[[str, int, int], None] = lambda *_: None) -> lis
     """
     fit = EngineFit(published_cases())
     full, fits = fits_left_out(fit, progress)
-    return scored_without(fit, fits, residuals(fit, fits, full))
+    return scored_without(fit, fits, [*residuals(fit, fits, full), *first_residuals()])
 
 
 def scored_without(fit: EngineFit, fits: Mapping[str, Fit], errors: Sequence[Residual]) -> list[Scored]:

@@ -1,12 +1,12 @@
 """How wide an interval must be: the doubts of `cost.doubts`, fitted on published runs that no other constant has seen.
 
 Runs are left out in three ways: with their family, from the constants alone; and with their engine, or with their kernels, from
-the model (`parts_left_out`). What is predicted of each is an 80 % interval of ln(speedup), judged by its interval score (Gneiting
-and Raftery 2007): its width, and for each miss how far times the inverse of how often one may miss on that side. The score is
-smallest where the ends are quantiles, each side for itself. It asks for no Gaussian, and errors of new implementations are none:
-most are dearer than predicted. Runs of one family share their errors: n of them count as n / (1 + (n - 1)·ρ), with ρ the part of
-an error's variance that a family shares. As there are few families, misses are held to 0.1 - 0.9/n on each side for n families,
-so that the next family's are a tenth.
+the model (`parts_left_out`). Beside them stand runs never seen, with the errors of what was first predicted for them
+(`first_predictions`). What is predicted of each is an 80 % interval of ln(speedup), judged by its interval score (Gneiting and
+Raftery 2007): its width, and for each miss how far times the inverse of how often one may miss on that side. The score is
+smallest where the ends are quantiles. It asks for no Gaussian, and errors of new implementations are none. Runs of one family
+share their errors: n of them count as n / (1 + (n - 1)·ρ), with ρ the part of an error's variance that a family shares. As there
+are few families, misses are held to 0.1 - 0.9/n on each side for n families, so that the next family's are a tenth.
 """
 
 from __future__ import annotations
@@ -14,95 +14,139 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.cost.doubts import ROUND_NOISE_STD, Doubts
-from simulator.cost.spread import Z80
+from simulator.cost.spread import Z80, RoundDoubt, Spread, added_stds
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.cost.unmeasured import Unmeasured, unmeasured
-from simulator.prediction import Question, benchmark_speedup
+from simulator.prediction import Question, accepted, benchmark_speedup, resolve
 from simulator.prediction.speedup import speedup_interval
-from simulator.questions.engine_fit import FAMILY_STD, RUN_STD, EngineFit, Fit
+from simulator.questions.engine_fit import CONSTANTS, FAMILY_STD, RUN_STD, EngineFit, Fit
+from simulator.questions.first_predictions import first_predictions
 from simulator.questions.parts_left_out import parts_left_out
 
 SHARED = FAMILY_STD**2 / (FAMILY_STD**2 + RUN_STD**2)
+# How runs are left out of the constants alone.
+FAMILY = "family"
 # Row laws were set on the very runs of these, so that their errors say nothing of doubt while the laws stand.
 HAND_SET = ("D5", "D7", "C13")
 _SHARES = np.arange(0.30, 1.51, 0.05)
-_ADDED = np.arange(0.0, 1.5, 0.005)
+_ENGINES = np.arange(0.0, 1.5, 0.04)
+_PARTS = np.arange(0.0, 1.01, 0.04)
+_SETUPS = np.arange(0.0, 0.31, 0.02)
 _MISSES = 0.1
+# Of ln R, by which is told how much of it shows in ln(speedup).
+_STEP = 0.05
 
 
 @dataclass(frozen=True)
 class Residual:
-    """The error of one run and what its interval is made of, as standard deviations of ln(speedup). left_out: a family, an engine
-    or kernels. coefficients: from the doubts of coefficients. through: d ln(speedup) / d ln R, for what was never measured. rest:
-    of repetition, and of lengths, shapes and parallelism that nobody stated. slopes: d error / d ln(constant). fit: of the
-    constants."""
+    """The error of one run and what its interval is made of, as standard deviations of ln(speedup). left_out: a family, an
+    engine, kernels, or a set of runs never seen. coefficients: from the doubts of coefficients. r: predicted, on which depends
+    what was never measured. rest: of repetition, and of lengths, shapes and parallelism that nobody stated; prompts: what the
+    share of prompts that is left out would make of ln(speedup). slopes: d error / d ln(constant). fit: of the constants; None of
+    runs never seen."""
 
     left_out: str
     family: str
     error: float
     coefficients: float
-    through: float
+    r: float
     new: Unmeasured
     rest: float
+    prompts: float
     slopes: NDArray[np.float64]
-    fit: Fit
+    fit: Fit | None
+
+    @property
+    def held_out(self) -> str:
+        """What doubts that judge it must not have seen."""
+        return self.family if self.fit is not None else self.left_out
+
+    def ends(self, doubts: Doubts) -> tuple[float, float]:
+        """(down, up) from the predicted ln(speedup) to the ends of its 80 % interval."""
+        known = math.hypot(doubts.coefficient_share * self.coefficients, self.rest)
+        spread = self.new.spread(doubts, self.r).widened(known).not_below(1 / max(self.r, 1.0))
+        return math.hypot(Z80 * spread.up, min(self.prompts, 0.0)), math.hypot(Z80 * spread.down, max(self.prompts, 0.0))
 
 
 def residuals(fit: EngineFit, fits: Mapping[str, Fit], full: Fit) -> list[Residual]:
     """Of every case left out in three ways. fits: constants by the family that they were fitted without."""
     with_family = [
-        _residual("family", fit, fits[case.family], index, fit.question(fits[case.family], index))
+        _of_case(FAMILY, fit, fits[case.family], index, fit.question(fits[case.family], index))
         for index, case in enumerate(fit.cases)
         if case.family not in HAND_SET
     ]
-    return with_family + [_residual(each.part, fit, each.fit, each.index, each.question) for each in parts_left_out(fit, full)]
+    return with_family + [_of_case(each.part, fit, each.fit, each.index, each.question) for each in parts_left_out(fit, full)]
 
 
-def _residual(left_out: str, fit: EngineFit, own: Fit, index: int, question: Question) -> Residual:
+def first_residuals() -> list[Residual]:
+    """Of runs never seen: the errors of what was first predicted, within intervals of today's coefficients."""
+    found = []
+    for each in first_predictions():
+        question = resolve(each.case.point, each.case.document)
+        tau, full = accepted(question, each.case.document)[:2]
+        assert tau is not None
+        error = math.log(each.case.measured_speedup / each.speedup)
+        family = f"{each.case.family}, set {each.set_number}"
+        found.append(_residual(f"set {each.set_number}", family, error, question, tau, full))
+    return found
+
+
+def _of_case(left_out: str, fit: EngineFit, own: Fit, index: int, question: Question) -> Residual:
     tau, full = fit.accepted[index]
     assert tau is not None
+    pricer = question.deployment.pricer(full)
+    cost = pricer.round(question.gamma, question.batch, question.context)
+    speedup = benchmark_speedup(question, pricer, tau, cost.r, cost.plain_step_s)
+    error = float(fit.measured_log[index]) - math.log(speedup)
+    found = _residual(left_out, fit.cases[index].family, error, question, tau, full)
+    slopes = fit.slopes(own.log_values, [index])[0] if left_out == FAMILY else found.slopes
+    return replace(found, slopes=slopes, fit=own)
+
+
+def _residual(left_out: str, family: str, error: float, question: Question, tau: float, full: float) -> Residual:
+    """The doubt of a question's answer in parts, from `predict`'s own intervals."""
     pricer = UncertainPricer(question.deployment, full)
     cost = pricer.base.round(question.gamma, question.batch, question.context)
-    speedup = benchmark_speedup(question, pricer.base, tau, cost.r, cost.plain_step_s)
-    through, lengths = _through(question, pricer, tau)
+
+    def ends(std: float) -> tuple[float, float]:
+        doubt = RoundDoubt(cost.r, Spread.even(std), Spread.even(0.0))
+        middle, low, high = speedup_interval(question, pricer.base, tau, doubt, cost.plain_step_s)
+        return math.log(middle / low), math.log(high / middle)
+
+    (down, up), (dearer, _) = ends(0.0), ends(_STEP)
+    lengths, prompts = min(down, up), max(down, up)
+    through = math.sqrt(dearer**2 - down**2) / (Z80 * _STEP)
+    beside = math.sqrt(prompts**2 - lengths**2)
     return Residual(
         left_out,
-        fit.cases[index].family,
-        float(fit.measured_log[index]) - math.log(speedup),
+        family,
+        error,
         through * pricer.coefficient_std(question.gamma, question.batch, question.context),
-        through,
+        cost.r,
         unmeasured(question.deployment),
-        math.hypot(through * ROUND_NOISE_STD, through * question.extra_std, lengths),
-        fit.slopes(own.log_values, [index])[0] if left_out == "family" else np.zeros_like(own.log_values),
-        own,
+        math.hypot(through * ROUND_NOISE_STD, through * question.extra_std, lengths / Z80),
+        beside if up > down else -beside,
+        np.zeros(len(CONSTANTS)),
+        None,
     )
 
 
-def _through(question: Question, pricer: UncertainPricer, tau: float, step: float = 0.1) -> tuple[float, float]:
-    """(d ln(speedup) / d ln R, less than one where prompts take their share; what lengths leave open), from intervals."""
-    cost = pricer.base.round(question.gamma, question.batch, question.context)
-
-    def half_width(std: float) -> float:
-        ends = cost.r, cost.r * math.exp(std), cost.r * math.exp(-std)
-        _, low, high = speedup_interval(question, pricer.base, tau, ends, cost.plain_step_s)
-        return math.log(high / low) / 2
-
-    lengths = half_width(0.0)
-    return math.sqrt(half_width(step) ** 2 - lengths**2) / step, lengths / Z80
-
-
 def fitted_doubts(residuals: Sequence[Residual], without: str | None = None) -> Doubts:
-    """The doubts of the best mean score on all runs, or on those of other families than one: as if it had been left out of the
-    constants of the other families' runs as well, to first order."""
-    sample = _Sample.of([each for each in residuals if each.family != without], without)
-    _, best = min((sample.with_share(float(share)) for share in _SHARES), key=lambda found: found[0])
-    return best
+    """The doubts of the best mean score on all runs, or on those of other families or sets than one: as if a family had been left
+    out of the constants of the other families' runs as well, to first order.
+
+    How much of the doubts of coefficients shows is told by runs of which nothing but the constants was left out.
+    """
+    kept = [each for each in residuals if each.held_out != without]
+    own, every = (_Sample.of(chosen, without) for chosen in ([each for each in kept if each.left_out == FAMILY], kept))
+    share = min(map(float, _SHARES), key=lambda share: own.with_share(share)[0])
+    return every.with_share(share)[1]
 
 
 @dataclass(frozen=True)
@@ -117,15 +161,12 @@ class Covered:
 
 
 def covered(residuals: Sequence[Residual]) -> dict[str, Covered]:
-    """By what was left out, with doubts fitted without the family of each run."""
-    doubts = {family: fitted_doubts(residuals, family) for family in {each.family for each in residuals}}
+    """By what was left out, with doubts fitted without the family of each run, or without its set."""
+    doubts = {held_out: fitted_doubts(residuals, held_out) for held_out in {each.held_out for each in residuals}}
     found: dict[str, list[tuple[str, bool, float]]] = {}
     for each in residuals:
-        own = doubts[each.family]
-        known = math.hypot(own.coefficient_share * each.coefficients, each.rest)
-        spread = each.new.spread(own).scaled(each.through).widened(known)
-        inside = -Z80 * spread.up <= each.error <= Z80 * spread.down
-        found.setdefault(each.left_out, []).append((each.family, inside, Z80 * (spread.up + spread.down)))
+        down, up = each.ends(doubts[each.held_out])
+        found.setdefault(each.left_out, []).append((each.family, -down <= each.error <= up, down + up))
     return {left_out: _covered(runs) for left_out, runs in found.items()}
 
 
@@ -143,15 +184,18 @@ def _covered(runs: Sequence[tuple[str, bool, float]]) -> Covered:
 
 @dataclass(frozen=True)
 class _Sample:
-    """Residuals as arrays. parts: how many each run has that were never measured; engine: whether one of them is an engine."""
+    """Residuals as arrays. parts: how many parts each run has of a measured engine that were never measured; engine: whether it
+    has an unmeasured engine; setup: whether its setup is new."""
 
     weight: NDArray[np.float64]
     error: NDArray[np.float64]
     coefficients: NDArray[np.float64]
     rest: NDArray[np.float64]
-    through: NDArray[np.float64]
+    prompts: NDArray[np.float64]
+    r: NDArray[np.float64]
     parts: NDArray[np.float64]
     engine: NDArray[np.bool_]
+    setup: NDArray[np.bool_]
     misses: float
 
     @classmethod
@@ -160,42 +204,43 @@ class _Sample:
         families = len({each.family for each in chosen})
         weight = np.array([1 / (1 + (counts[each.left_out, each.family] - 1) * SHARED) for each in chosen])
         error, coefficients = np.array([_less(each, without) for each in chosen]).T
-        rest, through = np.array([(each.rest, each.through) for each in chosen]).T
-        parts = np.array([len(each.new.parts) for each in chosen], dtype=np.float64)
-        engine = np.array([each.new.engine for each in chosen])
+        rest, prompts, r = np.array([(each.rest, each.prompts, each.r) for each in chosen]).T
+        parts = np.array([each.new.new for each in chosen], dtype=np.float64)
+        engine, setup = (np.array([getattr(each.new, name) for each in chosen]) for name in ("engine", "setup"))
         misses = max(_MISSES - (1 - _MISSES) / families, _MISSES / 2)
-        return cls(weight, error, coefficients, rest, through, parts, engine, misses)
+        return cls(weight, error, coefficients, rest, prompts, r, parts, engine, setup, misses)
 
     def with_share(self, share: float) -> tuple[float, Doubts]:
         """(mean score, the doubts that reach it) with so much of the doubts of coefficients."""
-        known = (share * self.coefficients) ** 2 + self.rest**2
-        new = self.parts > 0
-        dearer, cheaper = -self.error, self.error
-        engine_score, engine = self._added(dearer, known, self.engine)
-        part_score, part = self._added(dearer, known, new & ~self.engine)
-        cheaper_score, less = self._added(cheaper, known, new)
-        rest = self._scores(dearer, np.sqrt(known), ~new).sum() + self._scores(cheaper, np.sqrt(known), ~new).sum()
-        doubts = Doubts(coefficient_share=round(share, 3), engine_dearer_std=engine, part_dearer_std=part, part_cheaper_std=less)
-        return engine_score + part_score + cheaper_score + float(rest), doubts
+        engines = [self._score(self.engine, share, float(std), 0.0) for std in _ENGINES] if self.engine.any() else [0.0]
+        engine, others = int(np.argmin(engines)), ~self.engine
+        scores = [[self._score(others, share, float(part), float(setup)) for setup in _SETUPS] for part in _PARTS]
+        part, setup = divmod(int(np.argmin(scores)), len(_SETUPS))
+        doubts = Doubts(
+            coefficient_share=round(share, 3),
+            engine_std=round(float(_ENGINES[engine]), 3),
+            part_std=round(float(_PARTS[part]), 3),
+            setup_std=round(float(_SETUPS[setup]), 3),
+        )
+        return engines[engine] + scores[part][setup], doubts
 
-    def _added(self, beyond: NDArray[np.float64], known: NDArray[np.float64], chosen: NDArray[np.bool_]) -> tuple[float, float]:
-        """(score on one side of the chosen runs, what each part adds there that was never measured)."""
-        std = np.sqrt(known + _ADDED[:, None] ** 2 * self.through**2 * self.parts)
-        scores = self._scores(beyond, std, chosen).sum(axis=-1)
-        best = int(np.argmin(scores))
-        return float(scores[best]), round(float(_ADDED[best]), 3)
-
-    def _scores(self, beyond: NDArray[np.float64], std: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Weighted: the width of one side of an interval, and what misses it by how much."""
-        width = Z80 * std[..., chosen]
-        score: NDArray[np.float64] = self.weight[chosen] * (width + np.maximum(beyond[chosen] - width, 0) / self.misses)
-        return score
+    def _score(self, chosen: NDArray[np.bool_], share: float, added_std: float, setup_std: float) -> float:
+        """Of some runs: the widths of their intervals, and by how much what was measured misses them, weighted."""
+        known = (share * self.coefficients[chosen]) ** 2 + self.rest[chosen] ** 2 + (self.setup[chosen] * setup_std) ** 2
+        new = np.where(self.engine[chosen], 1.0, np.sqrt(self.parts[chosen]))
+        below, above = added_stds(added_std * new, self.r[chosen])
+        up = np.minimum(Z80 * np.sqrt(known + below**2), np.log(np.maximum(self.r[chosen], 1.0)))
+        prompts, error, weight = self.prompts[chosen], self.error[chosen], self.weight[chosen]
+        down = np.hypot(Z80 * np.sqrt(known + above**2), np.minimum(prompts, 0.0))
+        up = np.hypot(up, np.maximum(prompts, 0.0))
+        missed = np.maximum(-error - down, 0) + np.maximum(error - up, 0)
+        return float(weight @ (down + up + missed / self.misses))
 
 
 def _less(residual: Residual, family: str | None) -> tuple[float, float]:
     """(error, standard deviation from coefficients) of a run without one more family in its fit."""
-    less = residual.fit.without.get(family or "")
-    if less is None:
+    less = None if residual.fit is None else residual.fit.without.get(family or "")
+    if residual.fit is None or less is None:
         return residual.error, residual.coefficients
     more = float(residual.slopes @ (less.covariance - residual.fit.covariance) @ residual.slopes)
     error = residual.error + float(residual.slopes @ less.move)

@@ -73,7 +73,7 @@ class PricedPoint:
 
     def spread(self, pricer: UncertainPricer) -> Spread:
         """The doubt of ln R."""
-        return pricer.spread(self.gamma, self.batch, self.context, self.proposals(), assumed_std=self.extra_std)
+        return pricer.doubt(self.gamma, self.batch, self.context, self.proposals(), assumed_std=self.extra_std).spread
 
     def round(self) -> RoundCost:
         pricer = self.deployment.pricer(self.full_acceptance_rate())

@@ -3,7 +3,8 @@
 `published_cases/cases.csv` holds one run a row: the columns of `predict --table`, a family (runs of one source, engine and
 laboratory, which share their errors), a citation and `measured_speedup`. Numbers are as posted, not measured here.
 `published_cases/unseen_cases.csv` holds, in the same columns and with a note each, runs that were written down before anybody had
-seen a prediction of them: nothing is fitted on them. `unseen_cases_2.csv` and those that follow it hold later sets of such runs.
+seen a prediction of them: no constant is fitted on them, and how wide intervals are only on what was first predicted for them.
+`unseen_cases_2.csv` and those that follow it hold later sets of such runs.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ BUILT_ON, UNSEEN = "cases.csv", "unseen_cases.csv"
 
 @dataclass(frozen=True)
 class PublishedCase:
-    """One run. family: what it shares its errors with."""
+    """One run of a shipped table. family: what it shares its errors with."""
 
     family: str
     citation: str
     point: OperatingPoint
     measured_speedup: float
+    table: str = BUILT_ON
 
     @property
     def measured_r(self) -> float:
@@ -40,7 +42,7 @@ class PublishedCase:
 
     @property
     def document(self) -> Document:
-        return Document(f"{FOLDER}/cases.csv", self.point.model_dump(exclude_none=True))
+        return Document(f"{FOLDER}/{self.table}", self.point.model_dump(exclude_none=True))
 
 
 @cache
@@ -51,7 +53,7 @@ def published_cases(table: str = BUILT_ON) -> tuple[PublishedCase, ...]:
         told = list(csv.DictReader(file))
     points = [check(OperatingPoint, document) for _, document in table_rows(str(path))]
     return tuple(
-        PublishedCase(row["family"], row["citation"], point, float(row["measured_speedup"]))
+        PublishedCase(row["family"], row["citation"], point, float(row["measured_speedup"]), table)
         for row, point in zip(told, points, strict=True)
     )
 

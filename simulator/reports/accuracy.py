@@ -60,14 +60,20 @@ def never_measured(scored: Scored) -> str:
 
 
 def covered_table(found: Mapping[str, Covered]) -> Table:
-    """Intervals of runs left out in each of the three ways."""
+    """Intervals of runs left out in each of the three ways, and of runs never seen."""
     words = {
         "family": "its family's runs (not those that row laws were set on by hand)",
         "engine": "its engine: that of an unknown one is taken",
         "kernels": "its kernels: runs of its weight format on its architecture, and row laws for it",
     }
     rows = [
-        [words[name], str(each.runs), percent(each.inside), percent(each.by_family), percent(each.width)]
+        [
+            words.get(name, f"{name} of the runs never seen, as first predicted"),
+            str(each.runs),
+            percent(each.inside),
+            percent(each.by_family),
+            percent(each.width),
+        ]
         for name, each in found.items()
     ]
     header = ["left out of the model", "runs", "inside 80 % interval", "where each family counts once", "interval width"]

@@ -91,7 +91,7 @@ def _link(spec: DisaggregatedPrefill, *ends: Hardware) -> tuple[float, float]:
         return spec.link.bandwidth_bytes_per_s, spec.link.latency_s
     if spec.link == "inter_node":
         return min(end.inter_node_bandwidth_bytes_per_s for end in ends), max(end.inter_node_latency_s for end in ends)
-    bandwidth = min(LINK_FRACTION * end.link_bandwidth_bytes_per_s for end in ends)
+    bandwidth = min(LINK_FRACTION * end.link_bandwidth_bytes_per_s() for end in ends)
     return bandwidth, max(end.all_reduce("nccl", 2).alpha_s for end in ends)
 
 

@@ -8,7 +8,7 @@ from simulator import resources
 from simulator.acceptance import AcceptanceSpec, read_profile
 from simulator.architecture import ModelArchitecture, is_same_model
 from simulator.cost.deployment import Deployment
-from simulator.hardware import Hardware
+from simulator.hardware import Hardware, bridge_note
 from simulator.scenario.limits import Limits
 from simulator.scenario.prefill_instances import PrefillInstances
 from simulator.scenario.reading import Reading
@@ -35,6 +35,7 @@ def remark(
         reading.warnings.append("the draft's own device holds fewer tokens than the target's: it limits how many requests run")
     for each in (deployment.hardware, *(other for other, _ in further)):
         reading.warnings.extend(arithmetic_warning(each, deployment.weights))
+    reading.warnings.extend(bridge_note(deployment.hardware.profile, deployment.tensor_parallel_size))
     _warn_of_other_targets(reading, target, drafter)
     _warn_of_mtp_depth(reading, target)
     _warn_of_pauses(reading, deployment, limits)

@@ -3,8 +3,8 @@
 In both, a request may be a later turn of a session: it comes when its user has read the answer to the turn before. A turn that
 was rejected, or that its user gave up, counts as answered then.
 
-Ties are settled by meaning: an arrival is an urgent event, so a request that arrives at time t is seen by a step that
-starts at t, whichever event was scheduled first. Requests that arrive together come in the order of their ids.
+Ties are settled by meaning (`instant`): a request that arrives at time t is seen by a step that starts at t, whichever event was
+scheduled first. Requests that arrive together come in the order of their ids.
 """
 
 from __future__ import annotations
@@ -16,24 +16,11 @@ from functools import partial
 from operator import attrgetter
 
 import simpy
-from simpy.events import URGENT
 
+from simulator.serving.clock import Arrival
 from simulator.workload import Request
 
 Submit = Callable[[Request], bool]  # False: rejected
-
-
-class Arrival(simpy.Event):
-    """Calls `release()` after `delay_s`, before any step that starts at that instant."""
-
-    def __init__(self, env: simpy.Environment, delay_s: float, release: Callable[[], object]):
-        super().__init__(env)
-        self._ok, self._value = True, release
-        self.callbacks.append(self._happen)
-        env.schedule(self, URGENT, delay_s)
-
-    def _happen(self, _: simpy.Event) -> None:
-        self._value()
 
 
 def delay_until(time_s: float, now_s: float) -> float:
@@ -109,7 +96,7 @@ class OpenLoop(_Loop):
 
     def _wait(self) -> None:
         if self._next is not None:
-            Arrival(self.env, delay_until(self._next.arrival_s, self.env.now), self._arrive)
+            Arrival(self.env, delay_until(self._next.arrival_s, self.env.now), self._arrive, foreseen=True)
 
     def _arrive(self) -> None:
         while self._next is not None and self._next.arrival_s <= self.env.now:

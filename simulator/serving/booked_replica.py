@@ -8,10 +8,10 @@ slice additions whatever the batch. The sums of a coming round then stand on the
 slice (`alike`), and their ends are running sums. What is past stays there until it becomes records (`step_log`).
 
 R is the horizon: the first end of a booking, the first round whose blocks exceed the pool, or the round in which the next
-request arrives, whichever comes first. One event ends the span; none where nothing else happens before its end (`clock`). An
-arrival that was not foreseen (a user's next request) cuts it at the end of the round in progress; what lies beyond is forgotten,
-for it stands on the timeline still. A preempted sequence subtracts what is left of its booking. A new γ books everyone anew.
-Prompts are planned by the readable scheduler beside the sums, one step at a time.
+request arrives, whichever comes first. One event ends the span; none where nothing happens before its end but the arrivals that
+it reckoned with (`clock`). An arrival that was not foreseen (a user's next request) cuts it at the end of the round in progress;
+what lies beyond is forgotten, for it stands on the timeline still. A preempted sequence subtracts what is left of its booking. A
+new γ books everyone anew. Prompts are planned by the readable scheduler beside the sums, one step at a time.
 
 Whatever does not fit this is planned and committed sequence by sequence, as the readable engine does it, for as long as it
 lasts: a token budget too small for every sequence, a lone sequence that outgrows the pool. Rounds in which sequences differ in
@@ -215,8 +215,9 @@ class BookedReplica(Replica):
         end_s: Any
         rounds = self._horizon(plan, seconds[0])
         if rounds > SHORT_SPAN:
-            # A price that does not depend on the contexts is one number for all rounds.
-            seconds = np.full(rounds, alike.many(*timeline.contexts(rounds)))
+            seconds = alike.many(*timeline.contexts(rounds))
+            if not isinstance(seconds, np.ndarray):  # a price that does not depend on the contexts: one number for all rounds
+                seconds = np.full(rounds, seconds)
             ends = seconds.copy()
             ends[0] += start_s
             end_s, shortest_s = np.add.accumulate(ends), np.minimum.reduce(seconds)
@@ -231,7 +232,7 @@ class BookedReplica(Replica):
     def _mixed(self, plan: StepPlan, alike: PricesRounds) -> PricedStep:
         """One round with what the prompts add to it, which alone are the terms; or prompts alone."""
         contexts = self.scheduler.timeline.contexts_now() if plan.booked else (0, 0, 0)
-        seconds, target_s, *_ = alike.one(*contexts)
+        seconds, target_s = alike.one(*contexts)[:2]
         own: Sequence[tuple[str, float]] = () if plan.booked else alike.terms(*contexts)
         if not plan.prefill:
             return PricedStep(seconds, tuple(own))
@@ -262,9 +263,9 @@ class BookedReplica(Replica):
             # As contexts grow, no later round is shorter: these reach the next arrival, if not the horizon.
             rounds = min(rounds, 1 + int((arrival_s - self.env.now) / first_s))
         kv = self.scheduler.kv
-        blocks, most = timeline.coming(BLOCKS, rounds), kv.free_blocks + kv.booked_blocks
-        if blocks[-1] > most:
-            rounds = int(np.searchsorted(blocks, most, "right"))
+        most_blocks = kv.free_blocks + kv.booked_blocks
+        if timeline.next(BLOCKS, rounds) > most_blocks:
+            rounds = int(timeline.coming(BLOCKS, rounds).searchsorted(most_blocks, "right"))
         assert rounds > 0
         return rounds
 
@@ -278,7 +279,8 @@ class BookedReplica(Replica):
             self._plain_steps += bool(plan.decode)
             accepted = accept(plan)
             emitted = self._commit(plan, accepted, span.start_s)
-            self._log.add_step(step_record(plan, span.start_s, span.seconds[0], sum(accepted), emitted), span.terms)
+            step = step_record(plan, span.start_s, span.seconds[0], sum(accepted), emitted)
+            self._log.add(span.seconds, False, step, None, span.terms)
             self._tell(plan, sum(accepted))
         else:
             self._commit_booked(span, rounds)
@@ -303,7 +305,7 @@ class BookedReplica(Replica):
             self._tell_booked(self._policy, rounds, booked)
         for booking in scheduler.advance(rounds):
             self._finish(booking)
-        self._log.add_rounds(span.seconds[:rounds], step, span.alike, span.terms)
+        self._log.add(span.seconds[:rounds], True, step, span.alike, span.terms)
 
     def _tell_booked(self, policy: DraftPolicy, rounds: int, booked: int) -> None:
         """Lets a policy that looks know of the next rounds, which are about to be past."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections.abc import Callable, Iterable
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -163,15 +162,15 @@ class Timeline:
     def __init__(self, tables: Tables, window: int | None):
         self.tables, self.window = tables, window
         self.now = 0  # the next round
-        self.rows: Integers = np.zeros((ROWS, 4096), dtype=np.int64)
+        self._hold(np.zeros((ROWS, 4096), dtype=np.int64))
         self.origin = 0  # the round of column 0
         self.uneven_until = 0  # from this round on every sequence has γ drafts
         self.bookings: dict[int, Booking] = {}
         self._ends: list[tuple[int, int, Booking]] = []
         self._serial = 0
 
-    def __len__(self) -> int:
-        return len(self.bookings)
+    def _hold(self, rows: Integers) -> None:
+        self.rows, self._by_row = rows, list(rows)
 
     def add(self, sequence: SequenceState, gamma: int, held_blocks: int, shared_blocks: int = 0) -> None:
         """Books a sequence that holds `held_blocks` of its own behind `shared_blocks` of the prefix cache."""
@@ -183,11 +182,11 @@ class Timeline:
         self._make_room(booking.end)
         first, last = booking.start - self.origin, booking.end - self.origin
         for row, values in booking.rows:
-            sums = self.rows[row, first:last]
+            sums = self._by_row[row][first:last]
             sums += values
         if booking.cut:
             self.rows[CUT, last - 1] += booking.cut
-        longest = self.rows[LONGEST, first:last]
+        longest = self._by_row[LONGEST][first:last]
         np.maximum(longest, booking.context, out=longest)
         if booking.drafted is not None:
             self.uneven_until = max(self.uneven_until, booking.end)
@@ -243,11 +242,12 @@ class Timeline:
 
     def contexts_now(self) -> list[int]:
         """Those of the next round."""
-        return cast(list[int], self.rows[: LONGEST + 1, self.now - self.origin].tolist())
+        column, item = self.now - self.origin, self.rows.item
+        return [item(CONTEXT, column), item(WINDOWED, column), item(LONGEST, column)]
 
-    def next(self, row: int) -> int:
-        """A row in the next round."""
-        return self.rows.item(row, self.now - self.origin)
+    def next(self, row: int, rounds: int = 1) -> int:
+        """A row in the last of the next `rounds` rounds."""
+        return self.rows.item(row, self.now - self.origin + rounds - 1)
 
     def past(self, row: int, first: int) -> Integers:
         """A row over the rounds from `first` to the last one that is past."""
@@ -267,7 +267,7 @@ class Timeline:
         if end - self.origin > width:
             rows = np.zeros((ROWS, 2 * (end - self.origin)), dtype=np.int64)
             rows[:, :width] = self.rows
-            self.rows = rows
+            self._hold(rows)
 
 
 class BookingScheduler(Scheduler):
@@ -296,13 +296,13 @@ class BookingScheduler(Scheduler):
     def _book(self, gamma: int) -> None:
         """Puts decoding sequences on the timeline, unless their rounds might exceed the token budget anyway."""
         timeline, kv = self.timeline, self.kv
-        if gamma != self.gamma and len(timeline):
+        if gamma != self.gamma and len(timeline.bookings):
             self.unbook_all()
         self.gamma = gamma
         if not self.unbooked:
             return
         waiting = [s for s in self.unbooked if s.booking is None and s.decoding and not s.ended]
-        if (len(timeline) + len(waiting)) * (1 + gamma) > self.rules.max_num_batched_tokens:
+        if (len(timeline.bookings) + len(waiting)) * (1 + gamma) > self.rules.max_num_batched_tokens:
             self.unbooked = waiting
             self.unbook_all()
             return
@@ -333,7 +333,7 @@ class BookingScheduler(Scheduler):
 
     def _schedule_running(self, plan: StepPlan, decode: bool, index: int = 0) -> None:
         timeline, running = self.timeline, self.running
-        booked = len(timeline)
+        booked = len(timeline.bookings)
         if booked < len(running) and booked and any(sequence.booking is not None for sequence in running[booked:]):
             self.unbook_all()  # an unfinished prompt stands before a decoding sequence
         elif booked and not decode:
@@ -352,7 +352,7 @@ class BookingScheduler(Scheduler):
         """
         timeline, kv = self.timeline, self.kv
         while True:
-            booked = len(timeline)
+            booked = len(timeline.bookings)
             if booked == 0:
                 return False
             rows = booked * (1 + self.gamma)
@@ -381,7 +381,7 @@ class BookingScheduler(Scheduler):
 
     def _admitted_for(self) -> Iterable[SequenceState]:
         admitted = super()._admitted_for()
-        return admitted if self.rules.admission == "whole_request" else tuple(admitted)[len(self.timeline) :]
+        return admitted if self.rules.admission == "whole_request" else tuple(admitted)[len(self.timeline.bookings) :]
 
     def _held(self, plan: StepPlan, sequence: SequenceState) -> int:
         if sequence.booking is None:
@@ -412,13 +412,14 @@ class BookingScheduler(Scheduler):
         """Lets `rounds` rounds pass. Returns the bookings that ended; their blocks are free again."""
         timeline, kv = self.timeline, self.kv
         if rounds > 1:
-            kv.book(int(timeline.coming(BLOCKS, rounds)[-1]))
+            kv.book(timeline.next(BLOCKS, rounds))
         timeline.now += rounds
         finished = timeline.pop_finished()
         for booking in finished:
             sequence = booking.sequence
             kv.count_alone(sequence.request_id, booking.blocks.item(-1))
-            kv.publish(sequence.request_id, sequence.runs, sequence.prompt_tokens + sequence.output_tokens - 1)
+            if sequence.runs:
+                kv.publish(sequence.request_id, sequence.runs, sequence.prompt_tokens + sequence.output_tokens - 1)
             kv.release(sequence.request_id)
             self.running.remove(sequence)
             sequence.booking, sequence.ended = None, True

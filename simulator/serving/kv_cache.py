@@ -25,7 +25,6 @@ class KVCache:
         "booked_blocks",
         "free_blocks",
         "held_blocks",
-        "now",
         "prefixes",
         "shared_blocks",
         "state_blocks",
@@ -42,7 +41,6 @@ class KVCache:
         self.prefixes = PrefixCache(block_tokens) if prefix_caching else None
         self.shared_blocks: dict[int, int] = {}
         self._handles: dict[int, Node] = {}
-        self.now = 0  # the order in which blocks are let go
 
     @property
     def used_blocks(self) -> int:
@@ -87,7 +85,7 @@ class KVCache:
             self.shared_blocks.pop(owner, None)
             handle = self._handles.pop(owner, None)
             if handle is not None:
-                self.free_blocks += self.prefixes.release(handle, (self.now, owner))
+                self.free_blocks += self.prefixes.release(handle)
 
     def book(self, blocks: int) -> None:
         """Lets the sequences that are counted together hold `blocks` in all."""

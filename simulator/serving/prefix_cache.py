@@ -43,7 +43,7 @@ def block_runs(content: Content, block_tokens: int) -> tuple[Run, ...]:
 
 
 class Node:
-    """A stretch of blocks. `references`: sequences that read it; `released`: when the last of them let it go, and which."""
+    """A stretch of blocks. `references`: sequences that read it; `released`: which release of all was the last of it."""
 
     __slots__ = ("blocks", "children", "key", "parent", "references", "released")
 
@@ -51,7 +51,7 @@ class Node:
         self.key, self.blocks, self.parent = key, blocks, parent
         self.children: dict[Hashable, Node] = {}
         self.references = 0
-        self.released = (0, 0)
+        self.released = 0
 
 
 class Match(NamedTuple):
@@ -75,8 +75,8 @@ class PrefixCache:
         self.block_tokens = block_tokens
         self.root = Node(None, 0, None)
         self.referenced_blocks = self.spare_blocks = 0
-        self._leaves: list[tuple[tuple[int, int], int, Node]] = []  # that could be dropped, or could once
-        self._serial = 0
+        self._leaves: list[tuple[int, int, Node]] = []  # that could be dropped, or could once
+        self._serial = self._releases = 0
 
     def match(self, runs: Sequence[Run], most_blocks: int) -> Match:
         """The longest cached beginning of a text, of at most so many blocks. Changes nothing."""
@@ -137,12 +137,13 @@ class PrefixCache:
                 part = self._further(part, child.blocks)
         return node, shared
 
-    def release(self, node: Node, when: tuple[int, int]) -> int:
+    def release(self, node: Node) -> int:
         """Lets go of all that a handle reads. Returns how many blocks nobody reads any more."""
+        self._releases += 1
         freed, here = 0, node
         while here.parent is not None:
             here.references -= 1
-            here.released = max(here.released, when)
+            here.released = self._releases
             if not here.references:
                 freed += here.blocks
                 self._offer(here)

@@ -8,7 +8,8 @@ of as many sequences and drafts together.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +28,7 @@ _ON_TIMELINE = {
     "emitted": ((EMITTED, 1),),
     "used_blocks": ((BLOCKS, 1),),
 }
+_STEP = Struct(f"{len(StepRecord._fields)}d")
 _AT_ONCE = 1 << 16
 # Places of names that a span adds come after those of its kind, and what has not appeared comes last.
 _BEHIND_KIND = 1 << 16
@@ -49,7 +51,7 @@ class StepLog:
         # where their terms come from. Terms beside those are kept with the place of their span, which is one step.
         self._counts = array("i")
         self._booked = bytearray()
-        self._noted = array("d")
+        self._noted = bytearray()
         self._kinds: list[RoundTerms | None] = []
         self._beside: list[tuple[int, Terms]] = []
         self._first = 0  # the first round that is not in the columns yet
@@ -57,25 +59,22 @@ class StepLog:
     def __len__(self) -> int:
         return len(self.steps) + len(self._seconds)
 
-    def add_step(self, step: StepRecord, terms: Terms) -> None:
-        """A step that is not on the timeline."""
-        self._seconds.append(step.seconds)
-        self._note(1, False, step, None, terms)
+    def add(
+        self, seconds: Sequence[float] | Floats, booked: bool, step: tuple[float, ...], alike: RoundTerms | None, terms: Terms
+    ) -> None:
+        """Rounds that the timeline has passed if they were `booked`, or one step that does not stand on it.
 
-    def add_rounds(self, seconds: list[float] | Floats, step: tuple[float, ...], alike: RoundTerms | None, terms: Terms) -> None:
-        """Rounds that the timeline has passed. `step`: fields of the first `StepRecord`, without what stands on the timeline."""
+        step: fields of the first `StepRecord`, without what stands on the timeline. terms: those beside the ones of `alike`.
+        """
         append_to(self._seconds, seconds)
-        self._note(len(seconds), True, step, alike, terms)
-        if len(self._seconds) >= _AT_ONCE:
-            self.settle()
-
-    def _note(self, steps: int, booked: bool, step: tuple[float, ...], alike: RoundTerms | None, terms: Terms) -> None:
         if terms:
             self._beside.append((len(self._counts), terms))
-        self._counts.append(steps)
+        self._counts.append(len(seconds))
         self._booked.append(booked)
-        self._noted.extend(step)
+        self._noted += _STEP.pack(*step)
         self._kinds.append(alike)
+        if len(self._seconds) >= _AT_ONCE:
+            self.settle()
 
     def settle(self) -> None:
         """Moves everything into the columns, and lets the timeline forget it."""
@@ -84,17 +83,15 @@ class StepLog:
         counts = np.array(self._counts)
         is_round = np.repeat(np.array(self._booked, dtype=np.bool_), counts)
         self.steps.extend(self._fields(counts, is_round), self._terms(counts, is_round))
-        self._kinds.clear()
-        self._beside.clear()
-        self._booked.clear()
-        del self._counts[:], self._noted[:], self._seconds[:]
+        for noted in (self._kinds, self._beside, self._booked, self._noted, self._counts, self._seconds):
+            del noted[:]
         self._first = self._timeline.now
         self._timeline.forget()
 
     def _fields(self, counts: NDArray[np.int32], is_round: NDArray[np.bool_]) -> dict[str, Values]:
         """Fields of `StepRecord`: one number a span where nothing on the timeline adds to it."""
         columns: dict[str, Values] = {}
-        noted = np.array(self._noted).reshape(len(counts), -1).T
+        noted = np.array(np.frombuffer(self._noted)).reshape(len(counts), -1).T
         for name, values in zip(StepRecord._fields, noted, strict=True):
             columns[name] = Values(values, counts)
             for row, sign in _ON_TIMELINE.get(name, ()):
@@ -125,19 +122,25 @@ class StepLog:
                     varying.setdefault(name, []).append((steps, seconds))
                 else:
                     constant.setdefault(name, np.zeros(len(kinds)))[number[kind]] = seconds
-        beside: dict[str, tuple[list[int], list[float]]] = {}
-        for span, terms in self._beside:
-            for place, (name, seconds) in enumerate(added_up(terms).items(), _BEHIND_KIND):
-                if name not in beside:
-                    beside[name] = [], []
-                    appears[name] = min(appears.get(name, _NOWHERE), (span, place))
-                spans, of_spans = beside[name]
-                spans.append(span)
-                of_spans.append(seconds)
+        beside: dict[str, list[tuple[list[int], Any]]] = {}  # of spans
+        for names, (spans, of_spans) in self._named_alike().items():
+            for place, (name, seconds) in enumerate(added_up(zip(names, of_spans, strict=True)).items(), _BEHIND_KIND):
+                appears[name] = min(appears.get(name, _NOWHERE), (spans[0], place))
+                beside.setdefault(name, []).append((spans, seconds))
         return {
-            name: _column(constant.get(name), kind_of_span, counts, beside.get(name), varying.get(name, ()))
+            name: _column(constant.get(name), kind_of_span, counts, beside.get(name, ()), varying.get(name, ()))
             for name in sorted(appears, key=appears.__getitem__)
         }
+
+    def _named_alike(self) -> dict[tuple[str, ...], tuple[list[int], Floats]]:
+        """Spans with terms of the same names beside their kind's: names → places of the spans, seconds (names, spans)."""
+        alike: dict[tuple[str, ...], tuple[list[int], list[tuple[float, ...]]]] = {}
+        for span, terms in self._beside:
+            names, seconds = zip(*terms, strict=True)
+            spans, of_spans = alike.setdefault(names, ([], []))
+            spans.append(span)
+            of_spans.append(seconds)
+        return {names: (spans, np.array(of_spans).T) for names, (spans, of_spans) in alike.items()}
 
     def _by_kind(
         self, kinds: list[RoundTerms | None], kind_of_step: NDArray[np.int32], is_round: NDArray[np.bool_]
@@ -156,7 +159,7 @@ def _column(
     constant: Floats | None,
     kind_of_span: NDArray[np.int32],
     counts: NDArray[np.int32],
-    beside: tuple[list[int], list[float]] | None,
+    beside: Iterable[tuple[list[int], Floats]],
     varying: Iterable[tuple[NDArray[np.int64], Floats]],
 ) -> Values:
     """One term: constant by kind, added to by spans of one step, and varying from round to round."""
@@ -164,8 +167,7 @@ def _column(
     if not (beside or varying):
         return Values(of_kinds, counts, kind_of_span)
     by_span = of_kinds[kind_of_span]
-    if beside:
-        spans, seconds = beside
+    for spans, seconds in beside:
         by_span[spans] += seconds
     if not varying:
         return Values(by_span, counts)
@@ -175,7 +177,7 @@ def _column(
     return Values(every)
 
 
-def append_to(column: array[float], values: list[float] | Floats) -> None:
+def append_to(column: array[float], values: Sequence[float] | Floats) -> None:
     """Adds values at the end."""
     if isinstance(values, np.ndarray):
         column.frombytes(values.tobytes())

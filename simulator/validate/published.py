@@ -17,7 +17,7 @@ from simulator.plots.style import save
 from simulator.prediction import COLUMNS, as_row
 from simulator.questions.accuracy import Scored, as_shipped, fits_left_out, scored_without
 from simulator.questions.engine_fit import CONSTANTS, EngineFit
-from simulator.questions.interval_fit import covered, fitted_doubts, residuals
+from simulator.questions.interval_fit import covered, first_residuals, fitted_doubts, residuals
 from simulator.questions.published_cases import FOLDER, published_cases, table_path
 from simulator.questions.unseen_runs import first_scored, later_sets, scored_now
 from simulator.reports.accuracy import accuracy_markdown
@@ -57,7 +57,7 @@ def refit(progress: Callable[[str, int, int], None] = lambda *_: None) -> list[s
         told += _block(resources.folder("engine") / f"{engine}.yaml", "correlations", _correlation_rows(fit.correlations(engine)))
     for engine, measured in fit.measured.items():
         told += _block(resources.folder("engine") / f"{engine}.yaml", "measured", _measured_rows(measured))
-    doubts = fitted_doubts(residuals(cases, fits, fit))
+    doubts = fitted_doubts([*residuals(cases, fits, fit), *first_residuals()])
     return told + _doubted(resources.folder(FOLDER) / DOUBTS, doubts)
 
 
@@ -79,9 +79,11 @@ def _correlation_rows(correlations: Mapping[str, Mapping[str, float]]) -> list[s
 
 
 def _measured_rows(measured: Measured) -> list[str]:
-    kernels = ", ".join(f'"{architecture}": [{", ".join(formats)}]' for architecture, formats in measured.kernels.items())
-    lists = {"methods": measured.methods, "layers": measured.layers}
-    return [f"kernels: {{{kernels}}}", *(f"{name}: [{', '.join(values)}]" for name, values in lists.items())]
+    def kernels(of: Mapping[str, Sequence[str]]) -> str:
+        return ", ".join(f'"{architecture}": [{", ".join(formats)}]' for architecture, formats in of.items())
+
+    setups = ", ".join(f"{method}: {{{kernels(of)}}}" for method, of in measured.setups.items())
+    return [f"setups: {{{setups}}}", f"layers: [{', '.join(measured.layers)}]"]
 
 
 def _block(path: Path, name: str, rows: Sequence[str]) -> list[str]:
@@ -121,7 +123,7 @@ def write_page(page: Path, progress: Callable[[str, int, int], None] = lambda *_
     """
     shipped, cases = as_shipped(), EngineFit(published_cases())
     fit, fits = fits_left_out(cases, progress)
-    errors = residuals(cases, fits, fit)
+    errors = [*residuals(cases, fits, fit), *first_residuals()]
     without = scored_without(cases, fits, errors)
     try:
         (page.parent / "figures").mkdir(parents=True, exist_ok=True)
