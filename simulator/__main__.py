@@ -1,6 +1,7 @@
 """`python -m simulator VERB`: the verbs, and exit codes.
 
-Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 a required answer is "no", 2 bad input, 130 interrupted.
+Results go to stdout, talk and progress to stderr. Exit codes: 0 done, 1 a required answer is "no", 2 bad input, 3 some
+cells of a sweep have no answer, 130 interrupted.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from simulator.architecture import ModelArchitecture
 from simulator.hardware import Quantity
 from simulator.kernel_switches import KernelSwitches
 from simulator.serving_engine import ServingEngine
@@ -34,6 +35,22 @@ def start_faults(engine: ServingEngine, switches: KernelSwitches) -> Iterator[tu
         yield "graphs", f"must be none or left out: {engine.name} captures whole steps", switches.graphs, ("none",)
     if not switches.overlap and not engine.unoverlapped_s:
         yield "overlap", f"must be left out: what {engine.name} takes without is not known", False, ()
+
+
+def as_it_starts(engine: ServingEngine, switches: KernelSwitches, target: ModelArchitecture | None) -> KernelSwitches:
+    """The switches with the attention kernels that the engine takes for this target unless it is told which."""
+    mixed, width = engine.choices.mixed_heads, None if target is None else target.mixed_head_width
+    if switches.attention_backend is not None or mixed is None or width is None or width <= mixed.wider_than:
+        return switches
+    return switches.model_copy(update={"attention_backend": mixed.backend})
+
+
+def mixed_heads_note(engine: ServingEngine, switches: KernelSwitches, target: ModelArchitecture) -> list[str]:
+    """That attention kernels were chosen which nobody asked for."""
+    chosen = as_it_starts(engine, switches, target).attention_backend
+    if chosen == switches.attention_backend:
+        return []
+    return [f"attention_backend {chosen}: what {engine.name} takes for heads of {target.head_dim} and {target.global_head_dim}"]
 
 
 def started(engine: ServingEngine, switches: KernelSwitches, longest_context: int | None = None) -> ServingEngine:

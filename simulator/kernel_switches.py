@@ -91,9 +91,18 @@ class GraphPieces(Spec):
     gap_s: Quantity
 
 
+class MixedHeads(Spec):
+    """The attention kernels that an engine takes by itself for models whose layers have heads of several widths, one of them
+    wider than `wider_than`."""
+
+    wider_than: Annotated[int, Field(ge=1)]
+    backend: str
+
+
 class Choices(Spec):
     """What an engine can be started with, and what it costs; empty where nothing is known of it."""
 
+    mixed_heads: MixedHeads | None = None
     attention_backends: dict[str, AttentionBackend] = Field(default_factory=dict)
     deterministic: InvariantMatrices | None = None
     pieces: GraphPieces | None = None

@@ -194,6 +194,9 @@ class ServingEngine(Spec):
         chosen = self.started_with.attention_backend
         if chosen is not None and chosen not in self.choices.attention_backends:
             wrong.append(f"started_with.attention_backend must be one of choices.attention_backends, not {chosen}")
+        forced = self.choices.mixed_heads
+        if forced is not None and forced.backend not in self.choices.attention_backends:
+            wrong.append(f"choices.mixed_heads.backend must be one of choices.attention_backends, not {forced.backend}")
         for rules in (self.attention, *(backend.rules for backend in self.choices.attention_backends.values())):
             if "0" not in [rule.from_compute_capability for rule in rules]:
                 wrong.append('attention must hold a rule from_compute_capability "0", and others from versions such as "9.0"')

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.architecture import find_model
+from simulator.cost.attention import AttentionCost, AttentionKernels
 from simulator.cost.deployment import Deployment
 from simulator.cost.drafting import METHODS as DRAFTING
 from simulator.cost.drafting import drafting_terms
@@ -663,6 +664,27 @@ def test_active_parameters_and_not_all_are_read_at_batch_one():
     step_s = Deployment(H200, SGLANG, model).pricer().plain(1, 64).seconds
     stream_s = 2 * model.active_parameter_count / H200.profile.memory_bandwidth_bytes_per_s.value
     assert stream_s < step_s < 2 * model.parameter_count / H200.profile.memory_bandwidth_bytes_per_s.value
+
+
+def test_rows_that_gather_their_own_tokens_never_share_a_tile() -> None:
+    """DeepSeek-V3.2 over eight devices has 16 heads on each: a row takes a tile of 64, four rows take four (sgl-project/sglang#27954).
+
+    The list of tokens is computed to its end, so that a short context is no cheaper (vllm-project/vllm#33451).
+    """
+    model, device = find_model("DeepSeek-V3.2"), find_hardware("h200_sxm")
+    (group, *_) = (each for each in model.layer_groups(8) if each.attention == "mla")
+    bare = replace(group, index_flops_per_row_and_token=0.0, index_elements_per_token=0.0)
+    cost = AttentionCost((bare,), device, AttentionKernels("split_kv"), 2.0)
+
+    def arithmetic_s(rows: int, context: float) -> float:
+        return cost.term(uniform_pass(256, rows, context, cost.window)).seconds / bare.count
+
+    tile_s = 64 / bare.heads * bare.attention_flops_per_row_and_token * 2048 / device.attention_flops_per_s()
+    assert arithmetic_s(4, 2048) - arithmetic_s(3, 2048) == pytest.approx(256 * tile_s, rel=1e-9)
+    assert arithmetic_s(4, 512) == pytest.approx(arithmetic_s(4, 2048))
+    dense = next(each for each in find_model("DeepSeek-V3").layer_groups(8) if each.attention == "mla")
+    assert not dense.gathers
+    assert bare.gathers
 
 
 def test_latent_attention_reads_little_cache_and_verifies_at_the_price_of_arithmetic():

@@ -54,8 +54,9 @@ def some_settings(draw: st.DrawFn) -> Setting:
         cut = draw(st.integers(1, 64))
         by_batch = ((1, cut, gamma), (cut + 1, 512, draw(st.integers(0, gamma))))
     return Setting(
-        method, gamma, "owner/drafter" if method in NAMED else None, draw(st.sampled_from([None, 1, 2])), by_batch, tree
-    )
+        method, gamma, "owner/drafter" if method in NAMED else None, draw(st.sampled_from([None, 1, 2])), by_batch, tree,
+        max_num_seqs=draw(st.sampled_from([None, 16, 256])),
+    )  # fmt: skip
 
 
 def same_drafts(found: list[list[int]], table: tuple[tuple[int, int, int], ...]) -> None:
@@ -185,6 +186,8 @@ def test_vllm_and_sglang_settings_read_back(setting: Setting) -> None:
         speculation: dict[str, Any] = sections["speculation"]
         assert speculation["method"] == setting.method
         assert speculation.get("drafter") == setting.drafter
+        if engine == "sglang":  # Not told, it takes 48 sequences at a time once it speculates.
+            assert sections["limits"]["max_num_seqs"] == (setting.max_num_seqs or 48)
         if setting.tree is not None:
             tree = setting.tree
             assert speculation["tree"] == {"steps": tree.steps, "topk": tree.width, "draft_tokens": tree.nodes}

@@ -299,3 +299,32 @@ def test_what_is_exported_is_read_again(
     assert main(["export", str(path)]) == 0
     start = {"sglang": "sglang serve --model-path m", "vllm": "vllm serve m"}[engine]
     assert parse_command(f"{start} {capsys.readouterr().out}").sections["kernels"] == kernels
+
+
+def test_heads_of_several_widths_get_the_kernel_that_takes_them_all() -> None:
+    """vLLM serves Gemma 4 (heads of 256 and 512) with Triton in every layer (vllm-project/vllm#38887); other models and engines,
+    and servers that are told, do not."""
+    mixed = deployment(engine="vllm", target_model="google/gemma-4-31B-it")
+    told = deployment(engine="vllm", target_model="google/gemma-4-31B-it", attention_backend="triton")
+    assert mixed.engine == told.engine
+    point = {"hardware": "a100_sxm_80gb", "engine": "vllm", "method": "mtp", "num_speculative_tokens": 3}
+    point |= {"batch": 1, "context_len": 4000}
+    unasked, other = (
+        predict(**point, target_model="google/gemma-4-31B-it", **chosen) for chosen in ({}, {"attention_backend": "flash_attn"})
+    )
+    assert unasked.round_s is not None
+    assert other.round_s is not None
+    assert unasked.round_s < other.round_s
+    assert any("attention_backend triton" in warning for warning in unasked.warnings)
+    assert not any("attention_backend" in warning for warning in other.warnings)
+    for engine, model in (("vllm", "Qwen/Qwen3-8B"), ("vllm", "google/gemma-3-27b-it"), ("sglang", "google/gemma-4-31B-it")):
+        assert deployment(engine=engine, target_model=model).engine == find_engine(engine)
+
+
+def test_a_scenario_starts_with_them_too(tmp_path: Path) -> None:
+    file = tmp_path / "gemma.yaml"
+    changes = {"engine": "vllm", "target": {"model": "google/gemma-4-31B-it"}}
+    file.write_text(yaml.safe_dump(SCENARIO | changes))
+    scenario = load_scenario(file)
+    assert scenario.deployment.engine.started_with.attention_backend == "triton"
+    assert any("attention_backend triton" in warning for warning in scenario.warnings)

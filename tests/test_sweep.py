@@ -248,12 +248,12 @@ def test_a_failed_cell_names_its_key_and_the_line_or_flag_that_set_it(tmp_path: 
     path = tmp_path / "swept.yaml"
     path.write_text(SWEPT, encoding="utf-8")
     code, shown = run_quietly(["sweep", str(path), "--jobs", str(jobs)])
-    assert code == 0
+    assert code == 3
     assert f"{path}:16: batch: must be at least 1 (got 0)" in shown
     assert f"{path}:17: speculation.num_speculative_tokens: must be at most 64 (got 99)" in shown
     assert "first at batch=0, speculation.num_speculative_tokens=2" in shown
     code, shown = run_quietly(["sweep", str(path), "--set", "batch=0,4", "--jobs", str(jobs)])
-    assert (code, "--set: batch: must be at least 1 (got 0)" in shown) == (0, True)
+    assert (code, "--set: batch: must be at least 1 (got 0)" in shown) == (3, True)
 
 
 def test_a_key_that_changes_no_answer_is_told() -> None:
@@ -523,6 +523,18 @@ def test_a_wrong_command_is_exit_code_two_and_one_message(chat: Path, flags: lis
     assert code == 2
     assert said in shown
     assert "Traceback" not in shown
+
+
+def test_exit_code_three_says_that_some_cells_have_no_answer(chat: Path, tmp_path: Path) -> None:
+    """And two that none has: a script can tell a hole in a grid from a mistake in all of it."""
+    some = ["sweep", str(chat), "--set", "batch=1", "--set", "engine=vllm,nothing_known"]
+    code, shown = run_quietly([*some, "--out", str(tmp_path / "out")])
+    assert code == 3
+    assert "must be a known engine profile" in shown
+    assert (tmp_path / "out" / "cells.csv").read_text().count("must be a known engine profile") >= 1
+    assert run_quietly([*some, "--out", str(tmp_path / "out")])[0] == 3  # kept failures fail again
+    assert run_quietly([*some[:-1], "engine=vllm"])[0] == 0
+    assert run_quietly([*some[:-1], "engine=nothing_known"])[0] == 2
 
 
 def test_a_wrong_block_is_told_with_its_line(tmp_path: Path) -> None:

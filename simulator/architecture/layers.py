@@ -67,6 +67,16 @@ class LayerGroup:
     index_elements_per_token: float = 0.0
     index_flops_per_row_and_token: float = 0.0
 
+    @property
+    def gathers(self) -> bool:
+        """Whether each query row reads a list of tokens of its own, so that rows never share a tile of the tensor units."""
+        return self.attention == "compressed" or (self.attention == "mla" and self.window is not None)
+
+    @property
+    def gathered_tokens(self) -> int:
+        """How long that list is at least: of latent attention as long as its indexer's, whose ends are computed and masked."""
+        return self.window or 0 if self.attention == "mla" else 0
+
     def parameters_of(self, part: Part) -> float:
         """Weights of one part of one layer on one device, routed experts apart."""
         return sum(n * k for (n, k), belongs in zip(self.matrices, self.parts, strict=True) if belongs == part)

@@ -257,6 +257,16 @@ class ModelArchitecture(Spec):
         convolutions += letters.count("M") * mamba * (self.conv_kernel or 0)
         return attention * (bias + norms) + convolutions + (2 * len(letters) + 1) * self.hidden_size
 
+    @property
+    def mixed_head_width(self) -> int | None:
+        """The widest head where layers have heads of several widths, as in Gemma 4.
+
+        >>> from simulator.architecture import find_model
+        >>> [find_model(name).mixed_head_width for name in ("google/gemma-4-31B-it", "Qwen/Qwen3-8B")]
+        [512, None]
+        """
+        return None if self.global_head_dim in (None, self.head_dim) else max(self.global_head_dim or 0, self.head_dim)
+
     # ---------------------------------------------------------------------------------------------------------- memory
 
     def format_of(self, part: Part, dtype: str) -> NumberFormat:

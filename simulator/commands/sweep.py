@@ -23,6 +23,8 @@ SHOWN_ROWS = 40
 # Seconds between two lines of progress where no bar can be drawn.
 LINE_EVERY_S = 10.0
 NOTHING = "–"
+# Exit code of a sweep of which some cells have no answer; 2, a mistake in the input, where none has.
+SOME_FAILED = 3
 Cell = Callable[[dict[str, Any]], str]
 
 
@@ -40,7 +42,10 @@ def sweep(
     cluster: Annotated[str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers compute.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """A question at every combination of values. With --out each finished cell is kept: stopped or killed, it goes on there."""
+    """A question at every combination of values. With --out each finished cell is kept: stopped or killed, it goes on there.
+
+    Exit code 3: some cells have no answer, and say why; the others have theirs.
+    """
     from simulator import sweep as sweeping
     from simulator.scenario import scenario_document
     from simulator.sweep import idle_keys
@@ -69,8 +74,8 @@ def sweep(
         err.print(f"  {failure.cells} × failed, first at {settings}: {failure.reason}", markup=False)
     for key in idle_keys(result):
         err.print(f"  {key} changes no row: {grid.question} does not depend on it here", markup=False)
-    if result.failures and all(outcome.failed for outcome in result.outcomes):
-        raise typer.Exit(2)
+    if result.failures:
+        raise typer.Exit(2 if all(outcome.failed for outcome in result.outcomes) else SOME_FAILED)
 
 
 def _grid(document: Document, flags: Sequence[str], question: str | None) -> Grid:

@@ -116,15 +116,17 @@ class AttentionCost:
         kv_bytes, blocks, flops = context * (reread * bytes_per_token), 0.0, 0.0
         if known(asked.sequences):
             rows = asked.rows_each / reread
-            # Rows × heads of one KV head fill tiles of the tensor units.
-            tile = self.hardware.coefficients.attention_tile_rows.value
-            tile_rows = math.ceil(rows * share / tile) * tile / share
+            # Rows × heads of one KV head fill tiles of the tensor units, each row its own where it gathers its own tokens.
+            tile, each = self.hardware.coefficients.attention_tile_rows.value, 1 if group.gathers else rows
+            tile_rows = math.ceil(each * share / tile) * tile / share * (rows / each)
             flops_per_token = tile_rows * reread * group.attention_flops_per_row_and_token
             hidden = flops_per_token / self.hardware.attention_flops_per_s() <= (
                 reread * bytes_per_token / self.hardware.attention_bandwidth_bytes_per_s
             )
             # Alone, arithmetic that takes less than the stream at one context does so at any.
-            if asked.prefill or group.index_flops_per_row_and_token or not hidden:
+            if group.gathers:
+                flops = larger(context, asked.sequences * group.gathered_tokens) * flops_per_token
+            elif asked.prefill or group.index_flops_per_row_and_token or not hidden:
                 flops = context * flops_per_token
             flops += asked.context_tokens * (rows * group.index_flops_per_row_and_token)
             kv_bytes += asked.context_tokens * (group.index_elements_per_token * self.kv_number_bytes)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from simulator.draft_policy import table_problems
+from simulator.interchange.engine_settings import SGLANG_SPECULATIVE_SEQUENCES
 from simulator.interchange.observed import lines
 from simulator.spec import Problem, SpecError, load_yaml, plain_scalar, shown, unique_keys
 
@@ -273,6 +274,12 @@ def _sglang(flags: _Flags) -> ServerSettings:
         must = f"must be an algorithm priced here ({', '.join(_SGLANG_METHODS)})"
         raise SpecError([Problem(flags.where, "--speculative-algorithm", must, shown(algorithm))])
     found.put("speculation", "method", _SGLANG_METHODS[algorithm.upper()])
+    if flags.whole("--max-running-requests") is None:
+        found.put("limits", "max_num_seqs", SGLANG_SPECULATIVE_SEQUENCES)
+        found.notes.append(
+            f"SGLang takes {SGLANG_SPECULATIVE_SEQUENCES} sequences at a time under speculation unless --max-running-requests "
+            "says otherwise (DeepSeek-V4: 256): so does this scenario, without speculation too"
+        )
     if (drafter := flags.text("--speculative-draft-model-path", "--speculative-draft-model")) is not None:
         found.put("speculation", "drafter", drafter)
     steps, width = flags.whole("--speculative-num-steps"), flags.whole("--speculative-eagle-topk") or 1

@@ -30,7 +30,7 @@ FIELDS = {
         "--speculative-num-draft-tokens", "--speculative-adaptive", "--speculative-adaptive-config",
         "--speculative-dflash-block-size", "--disaggregation-mode", "--disaggregation-transfer-backend",
         "--tensor-parallel-size", "--attention-backend", "--enable-deterministic-inference", "--disable-cuda-graph",
-        "--disable-overlap-schedule",
+        "--disable-overlap-schedule", "--max-running-requests",
     },
     "trtllm": {
         "decoding_type", "max_draft_len", "speculative_model", "num_nextn_predict_layers", "max_concurrency",
@@ -38,6 +38,8 @@ FIELDS = {
     },
     "llamacpp": {"--model-draft", "--spec-type", "--spec-draft-n-max"},
 }  # fmt: skip
+# Sequences at a time that SGLang takes under speculation, unless told (speculative_hook.py; sgl-project/sglang#33199, #34290).
+SGLANG_SPECULATIVE_SEQUENCES = 48
 # Public reports of mid 2026; the simulation prices steps with all graphs, as the second runner has them.
 VARYING_GAMMA = (
     "vLLM's first model runner gives up full CUDA graphs once γ varies, which cost 12 to 21 % of throughput against a fixed γ on "
@@ -63,7 +65,8 @@ class PromptsApart:
 @dataclass(frozen=True)
 class Setting:
     """What is to be set. drafter: name or path, None where the method has none. by_batch: (first, last, γ), 0 = off.
-    prompts_apart: where prompts are computed on instances of their own. kernels: what the server is started with beside."""
+    prompts_apart: where prompts are computed on instances of their own. kernels: what the server is started with beside.
+    max_num_seqs: sequences at a time, for engines that take fewer once they speculate."""
 
     method: str
     num_speculative_tokens: int
@@ -74,6 +77,7 @@ class Setting:
     heterogeneous_vocabulary: bool = False
     prompts_apart: PromptsApart | None = None
     kernels: KernelSwitches = field(default_factory=KernelSwitches)
+    max_num_seqs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -241,6 +245,8 @@ def _sglang(setting: Setting) -> tuple[Snippet, ...]:
         flags.append(f"--speculative-num-draft-tokens {nodes or steps + 1}")
     else:
         flags.append(f"--speculative-num-draft-tokens {setting.num_speculative_tokens + 1}")
+    if setting.max_num_seqs is not None:  # Not told, it takes SGLANG_SPECULATIVE_SEQUENCES.
+        flags.append(f"--max-running-requests {setting.max_num_seqs}")
     notes = ("draft tokens count the root: γ + 1 on a chain",)
     if setting.by_batch is None:
         return (Snippet("sglang", " ".join(flags), notes=notes),)

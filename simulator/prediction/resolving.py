@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from simulator.acceptance import AcceptanceSpec
-from simulator.architecture import ModelArchitecture, find_model, published_weights, stored_weights
+from simulator.architecture import ModelArchitecture, find_model, published_weights, stored_weights, tower_note
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism
 from simulator.draft_tree import TREE_EXAMPLES, Tree, read_tree
-from simulator.engine_start import start_faults, started
+from simulator.engine_start import as_it_starts, mixed_heads_note, start_faults, started
 from simulator.hardware import Hardware, bridge_note, find_hardware
 from simulator.kernel_switches import KernelSwitches
 from simulator.number_format import FORMATS, CacheFormat, read_precision
@@ -47,10 +47,14 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     )
     if target.kind == "draft_head":
         raise SpecError([document.problem((FLAGS["target_model"],), "must be a whole model, not a draft head", target.name)])
-    engine = _started(point, engine, target, document)
+    switches = _switches(point, engine, document)
+    warnings += mixed_heads_note(engine, switches, target)
+    if (switches := as_it_starts(engine, switches, target)) != KernelSwitches():
+        engine = started(engine, switches, target.max_position_embeddings)
     weights, kv_cache = _precision(point, hardware, warnings)
     warnings += arithmetic_warning(hardware, weights)
     warnings += mixed_warning(point.target_model, target, weights)
+    warnings += tower_note(point.target_model)
     drafter, extra_std = find_drafter(point, target, gamma, document, warnings)
     kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
     remote = remote_draft_of(point, document)
@@ -86,16 +90,14 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     )
 
 
-def _started(point: OperatingPoint, engine: ServingEngine, target: ModelArchitecture, document: Document) -> ServingEngine:
-    """The engine with the kernels that the point chooses. Raises `SpecError` where it has no such."""
+def _switches(point: OperatingPoint, engine: ServingEngine, document: Document) -> KernelSwitches:
+    """The kernels that the point chooses. Raises `SpecError` where the engine has no such."""
     given = {name: value for name in SWITCHES if (value := getattr(point, name)) is not None}
-    if not given:
-        return engine
     switches = check(KernelSwitches, Document(document.source, given, document.lines))
     problems = [document.problem((key,), must, got, known) for key, must, got, known in start_faults(engine, switches)]
     if problems:
         raise SpecError(problems)
-    return started(engine, switches, target.max_position_embeddings)
+    return switches
 
 
 def _shape(point: OperatingPoint, document: Document) -> tuple[int, Tree | None]:

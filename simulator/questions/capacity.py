@@ -17,6 +17,7 @@ from simulator.cost.uncertainty import UncertainPricer
 from simulator.cost.unmeasured import unmeasured_note
 from simulator.planning import Copy, Fleet, PlanningSpec
 from simulator.questions.mean_load import MeanLoad, mean_load
+from simulator.questions.sample import plain_queue
 from simulator.questions.sustained import RateSearch, Sustained, unit_stream
 from simulator.scenario import Scenario
 from simulator.simulation import (
@@ -39,9 +40,9 @@ NEAR = 0.95
 # About as many rates as a search looks at.
 EVALUATIONS = 18
 # Requests with short answers are quick to simulate, and more are drawn than the scenario states: rounds that one run may take,
-# and rounds that are as much work as all the rest of a request. So are requests that are served alone, however long: their rounds
-# are simulated at once.
-ROUNDS, REST_ROUNDS, ALONE_REQUESTS = 25_000, 5, 5_000
+# and rounds that are as much work as all the rest of a request. So are requests that few slots serve, however long they are:
+# their rounds are simulated many at a time.
+ROUNDS, REST_ROUNDS, FEW_SLOTS, OF_FEW_SLOTS = 25_000, 5, 16, 2_000
 # Fewer requests of differing lengths are no sample of a workload.
 FEWEST_REQUESTS = 50
 PLAIN = "no speculation"
@@ -190,7 +191,9 @@ def _streams(scenario: Scenario, repetitions: int, own: Sequence[Request]) -> li
     times = 1 if isinstance(scenario.source, RequestTrace) else repetitions
     if not isinstance(scenario.source, RequestTrace):
         rounds = sum(request.output_tokens for request in own) / len(own)
-        affordable = ALONE_REQUESTS if scenario.limits.max_num_seqs == 1 else int(ROUNDS / (REST_ROUNDS + rounds))
+        queue = plain_queue(Server.of(scenario), own)
+        few = queue is not None and queue.slots <= FEW_SLOTS
+        affordable = OF_FEW_SLOTS if few else int(ROUNDS / (REST_ROUNDS + rounds))
         workload = workload.model_copy(update={"num_requests": max(len(own), affordable)})
     drawn = [requests_of(workload, (seed + index) % 2**32, scenario.source) for index in range(times)]
     return [unit_stream(requests, index * len(requests)) for index, requests in enumerate(drawn)]
@@ -240,6 +243,7 @@ def _simulated(
         planning.good_share,
         saturation.per_s,
         saturation.log_std,
+        plain_queue(server, own),
         advance,
     )
     sustained = search.run()

@@ -17,24 +17,22 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.cost.spread import Z80, Estimate
 from simulator.printed_numbers import significant
+from simulator.questions.sample import BATCHES, Flags, PlainQueue, Sample, Strata
 from simulator.serving import Distribution, RequestRecords, ServingResult
-from simulator.serving.metrics import WARM_UP_FRACTION, is_good, load_in, window_of
+from simulator.serving.metrics import WARM_UP_FRACTION, Window, above, is_good, load_in, window_of
 from simulator.theory import student_t_quantile
 from simulator.workload import Request, ServiceLevel
 
 STEP = 1.005
 # The bracket below saturation is this wide; where nothing in it is sustained, the next ones are tried.
 BRACKET, BRACKETS = 4.0, 4
-# Batches of consecutive requests in each repetition.
-BATCHES = 10
-# A run whose batches are more alike than this says nothing at all of its own error.
-MOST_ALIKE = 0.9
 # Fewest requests above a percentile on which the percentile may rest, and fewest mean latencies that a run must last.
 FEWEST_ABOVE, FEWEST_LATENCIES = 10, 5
+# Of the share that a limit allows, so small a part may wait longer than any request that was seen: one over this.
+FEWEST_UNSEEN = 2
 # Fewest relaxation times of the queue that a repetition must last.
 FEWEST_RELAXATIONS = 10
 # Widest interval, high over low end, of a rate that counts as known.
@@ -43,8 +41,6 @@ WIDEST_RATE = 1.2
 WIDEST_END, END_STEPS = 1.25, 4
 
 Serve = Callable[[tuple[Request, ...]], ServingResult]
-Flags = NDArray[np.bool_]
-
 
 _RECORDED = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_latency_s"}
 _WRITTEN = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end"}
@@ -78,7 +74,8 @@ class LoadPoint:
     """One rate, all repetitions together. Latencies of measured requests; busy_fraction, batch, context: of one replica.
     prefill_share, drafting_share: as in `serving.metrics.Load`.
 
-    window_s: the mean span over which a repetition was measured.
+    window_s: the mean span over which a repetition was measured. unseen_waits: the share of requests, once queues have settled,
+    that wait as long as the longest that were seen or longer; 1 where that is not known.
     """
 
     rate_per_s: float
@@ -96,10 +93,16 @@ class LoadPoint:
     mean_context_tokens: float
     preemptions: int
     window_s: float
+    unseen_waits: float = 1.0
 
     def surely(self, z: float) -> bool:
         """Whether the service level is met with every share raised by z standard errors."""
         return all(each.within(z) for each in self.exceeded)
+
+    @property
+    def settled(self) -> bool:
+        """Whether waits as long as they are once queues have settled were seen, as far as any limit asks."""
+        return all(FEWEST_UNSEEN * self.unseen_waits <= each.limit.allowed for each in self.exceeded)
 
     @property
     def binding(self) -> str:
@@ -152,10 +155,10 @@ def limits_of(level: ServiceLevel | None, good_share: float | None) -> tuple[Lim
     if level is None:
         return ()
 
-    def above(metric: str, limit_s: float) -> Callable[[RequestRecords], Flags]:
-        return lambda records: getattr(records, _RECORDED[metric]) > limit_s
+    def exceeds(metric: str, limit_s: float) -> Callable[[RequestRecords], Flags]:
+        return lambda records: above(getattr(records, _RECORDED[metric]), limit_s)
 
-    found = [Limit(f"{_WRITTEN[name]} p{p:.0f}", 1 - p / 100, above(name, limit_s)) for name, p, limit_s in level.limits()]
+    found = [Limit(f"{_WRITTEN[name]} p{p:.0f}", 1 - p / 100, exceeds(name, limit_s)) for name, p, limit_s in level.limits()]
     if good_share is not None:
         found.append(Limit("good requests", 1 - good_share, lambda records: ~is_good(records, level)))
     return tuple(found)
@@ -171,6 +174,7 @@ class RateSearch:
     good_share: float | None
     saturation_per_s: float
     saturation_log_std: float = 0.0
+    queue: PlainQueue | None = None
     advance: Callable[[], None] = lambda: None
     _points: dict[int, LoadPoint] = field(default_factory=dict, init=False)
 
@@ -225,7 +229,8 @@ class RateSearch:
             low = self._bisect(low, found, lambda point: point.surely(z), END_STEPS)
         if high > found and not self._point(high).surely(-z):
             high = min(self._bisect(found, high, lambda point: point.surely(-z), END_STEPS) + END_STEPS, high)
-        low = min(low, math.floor(math.log(self.settled_per_s) / math.log(STEP)))
+        if not self._points[found].settled:
+            low = min(low, math.floor(math.log(self.settled_per_s) / math.log(STEP)))
         spread = math.exp(Z80 * self.saturation_log_std) if high == top else 1.0
         return Estimate(STEP**found, STEP ** min(low, found) / (spread if found == top else 1.0), STEP**high * spread)
 
@@ -259,12 +264,12 @@ class RateSearch:
         """The repetitions at one rate, on the grid or not."""
         results = [self.serve(at_rate(stream, rate_per_s)) for stream in self.streams]
         windows = [window_of(result.records) for result in results]
-        measured = [window.measured for window in windows]
-        asked = [_with_given_up(result, records) for result, records in zip(results, measured, strict=True)]
-        exceeded = tuple(Exceeded(limit, *_share_of(asked, limit.exceeds)) for limit in self.limits)
+        measured = Sample(tuple(window.measured for window in windows), self._strata(results, windows, rate_per_s))
+        asked = replace(measured, runs=tuple(map(_with_given_up, results, measured.runs)))
+        exceeded = tuple(Exceeded(limit, *asked.share(limit.exceeds)) for limit in self.limits)
         loads = [load_in(result, window) for result, window in zip(results, windows, strict=True)]
         level = self.level
-        good = None if level is None else 1 - _share_of(asked, lambda records: ~is_good(records, level))[0]
+        good = None if level is None else 1 - asked.share(lambda records: ~is_good(records, level))[0]
         tokens = sum(int(window.measured.column("output_tokens").sum()) for window in windows)
         seconds = sum(window.seconds for window in windows)
 
@@ -275,11 +280,11 @@ class RateSearch:
             rate_per_s=rate_per_s,
             sustained=all(each.within(0.0) for each in exceeded),
             exceeded=exceeded,
-            ttft_s=_pooled([records.ttft_s for records in measured]),
-            tpot_s=_pooled([records.tpot_s for records in measured]),
-            e2e_latency_s=_pooled([records.e2e_latency_s for records in measured]),
+            ttft_s=measured.distribution(lambda records: records.ttft_s),
+            tpot_s=measured.distribution(lambda records: records.tpot_s),
+            e2e_latency_s=measured.distribution(lambda records: records.e2e_latency_s),
             good_share=good,
-            output_tokens_per_s=rate_per_s * tokens / max(sum(map(len, measured)), 1),
+            output_tokens_per_s=rate_per_s * tokens / max(sum(map(len, measured.runs)), 1),
             busy_fraction=mean([load.busy_fraction for load in loads]),
             prefill_share=mean([load.prefill_share for load in loads]),
             drafting_share=mean([load.drafting_share for load in loads]),
@@ -287,7 +292,15 @@ class RateSearch:
             mean_context_tokens=mean([load.mean_context_tokens for load in loads]),
             preemptions=sum(int(result.records.column("preemptions").sum()) for result in results),
             window_s=seconds / len(windows),
+            unseen_waits=1.0 if measured.strata is None else measured.strata.longest,
         )
+
+    def _strata(self, results: Sequence[ServingResult], windows: Sequence[Window], rate_per_s: float) -> Strata | None:
+        """Of the measured requests; None without a plain queue, or where not every request was served to its end."""
+        served = [result.records.served_by_arrival() for result in results]
+        if self.queue is None or any(len(each) < len(result.records) for each, result in zip(served, results, strict=True)):
+            return None
+        return self.queue.strata(served, [len(window.measured) for window in windows], rate_per_s)
 
     def _doubts(self, point: LoadPoint, rate: Estimate) -> Sequence[str]:
         """Why the runs are too short to tell, if they are."""
@@ -304,7 +317,7 @@ class RateSearch:
                 f"too short to tell: a run of {significant(point.window_s)} s is less than {FEWEST_LATENCIES} mean end-to-end "
                 f"latencies of {significant(latency_s)} s, so that queues have not settled"
             )
-        if rate.value > self.settled_per_s:
+        if rate.value > self.settled_per_s and not point.settled:
             load = point.rate_per_s / self.saturation_per_s
             found.append(
                 f"too short to tell: at {100 * load:.0f} % of saturation a queue settles over more requests than the "
@@ -315,11 +328,6 @@ class RateSearch:
         return found
 
 
-def _pooled(values: Sequence[NDArray[np.float64]]) -> Distribution | None:
-    together = np.concatenate(values)
-    return Distribution.of(together[~np.isnan(together)])
-
-
 def _with_given_up(result: ServingResult, measured: RequestRecords) -> RequestRecords:
     """The measured requests, and those that their clients gave up meanwhile: they met no limit."""
     given_up = ~np.isnan(result.records.column("cancelled_s"))
@@ -328,29 +336,3 @@ def _with_given_up(result: ServingResult, measured: RequestRecords) -> RequestRe
     ended = np.flatnonzero(given_up | ~np.isnan(result.records.column("finish_s")))
     by_arrival = ended[np.argsort(result.records.column("arrival_s")[ended], kind="stable")]
     return result.records.take(by_arrival[int(WARM_UP_FRACTION * len(by_arrival)) :])
-
-
-def _share_of(measured: Sequence[RequestRecords], flags: Callable[[RequestRecords], Flags]) -> tuple[float, float, int]:
-    """(share of the requests that are flagged or given up, its standard error by batch means, requests).
-
-    Neighbours in a queue fare alike, in batches too: the error is that of a first-order autoregression of the batch means.
-    """
-    found = [flags(records) | ~np.isnan(records.column("cancelled_s")) for records in measured]
-    count = sum(map(len, found))
-    share = float(sum(int(each.sum()) for each in found) / max(count, 1))
-    runs = [np.array([batch.mean() for batch in np.array_split(each, BATCHES) if len(batch)]) for each in found]
-    means = np.concatenate(runs)
-    if len(means) < 2:
-        return share, math.inf, count
-    error = float(np.std(means, ddof=1) / math.sqrt(len(means)))
-    return share, error * math.sqrt((1 + (alike := likeness(runs))) / (1 - alike)), count
-
-
-def likeness(runs: Sequence[NDArray[np.float64]]) -> float:
-    """First autocorrelation of the batch means of all repetitions, from 0 to `MOST_ALIKE`."""
-    mean = np.concatenate(runs).mean()
-    square = sum(float(((each - mean) ** 2).sum()) for each in runs)
-    product = sum(float(((each[1:] - mean) * (each[:-1] - mean)).sum()) for each in runs)
-    pairs = sum(max(len(each) - 1, 0) for each in runs)
-    found = product / pairs / (square / sum(map(len, runs))) if square > 0 and pairs else 0.0
-    return min(max(found, 0.0), MOST_ALIKE)

@@ -50,6 +50,7 @@ def setting_for(scenario: Scenario, shape: Tree, policy: PolicySpec = FIXED) -> 
             None if apart is None else PromptsApart(apart.instances, apart.tensor_parallel_size, deployment.tensor_parallel_size)
         ),
         kernels=scenario.file.kernels,
+        max_num_seqs=scenario.limits.max_num_seqs,
     )
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
@@ -44,6 +42,7 @@ from simulator.reports.verdict import subject
 from simulator.serving import RequestRecord
 from simulator.simulation import SimulationResult
 from simulator.spec import Problem, SpecError
+from simulator.whole_file import partial_folder
 
 # (name, drawn figure), lazily: one is open at a time.
 Figures = Iterable[tuple[str, Any]]
@@ -174,14 +173,10 @@ def write_page(folder: Path, page: Page, figures: Figures) -> None:
 
 def prepare_directory(directory: str | Path) -> Path:
     """Makes sure that files can be written there, so that a long run does not fail at its end. Raises `SpecError` otherwise."""
-    _partial_folder(Path(directory)).rmdir()
-    return Path(directory)
-
-
-def _partial_folder(directory: Path) -> Path:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=".partial-", dir=directory))
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        with partial_folder(Path(directory)):
+            return Path(directory)
     except OSError as error:
         must = f"must be a directory that can be written: {error.strerror}"
         raise SpecError([Problem("", FLAG, must, str(directory))]) from None
@@ -189,17 +184,16 @@ def _partial_folder(directory: Path) -> Path:
 
 def replace_files(directory: Path, fill: Callable[[Path], None]) -> tuple[Path, ...]:
     """Fills a temporary folder and moves each file into its place: inside `directory`, to be on its file system."""
-    partial = _partial_folder(directory)
+    prepare_directory(directory)
     try:
-        fill(partial)
-        names = sorted(path.relative_to(partial) for path in partial.rglob("*") if path.is_file())
-        for name in names:
-            (directory / name).parent.mkdir(exist_ok=True)
-            os.replace(partial / name, directory / name)
+        with partial_folder(directory) as partial:
+            fill(partial)
+            names = sorted(path.relative_to(partial) for path in partial.rglob("*") if path.is_file())
+            for name in names:
+                (directory / name).parent.mkdir(exist_ok=True)
+                os.replace(partial / name, directory / name)
     except OSError as error:
         raise SpecError([Problem("", FLAG, f"cannot be written: {error.strerror}", str(error.filename or directory))]) from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return tuple(directory / name for name in names)
 
 

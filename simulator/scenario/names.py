@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simulator.architecture import ModelArchitecture, find_model
 from simulator.cost.remote_draft import RemoteDraft
-from simulator.engine_start import start_faults, started
+from simulator.engine_start import as_it_starts, mixed_heads_note, start_faults, started
 from simulator.hardware import Hardware, find_hardware, override
 from simulator.interchange.request_traces import request_source
 from simulator.kernel_switches import KernelSwitches
@@ -41,12 +41,16 @@ def find_serving_engine(reading: Reading) -> ServingEngine:
 def start_engine(reading: Reading, engine: ServingEngine | None, target: ModelArchitecture | None) -> ServingEngine | None:
     """The engine with the kernels that the scenario chooses."""
     switches: KernelSwitches = reading.sections["kernels"]
-    if engine is None or switches == KernelSwitches():
+    if engine is None:
         return engine
     faults = start_faults(engine, switches)
     problems = [reading.document.problem(("kernels", key), must, got, known) for key, must, got, known in faults]
     if problems:
         raise SpecError(problems)
+    if target is not None:
+        reading.warnings.extend(mixed_heads_note(engine, switches, target))
+    if (switches := as_it_starts(engine, switches, target)) == KernelSwitches():
+        return engine
     limits: LimitsSpec | None = reading.sections.get("limits")
     stated = limits.max_model_len if limits is not None else None
     return started(engine, switches, stated or (target.max_position_embeddings if target is not None else None))

@@ -17,6 +17,8 @@ from simulator.workload import ServiceLevel
 
 WARM_UP_FRACTION = 0.1
 PERCENTILES = (50, 90, 95, 99)
+# Of a time of a run, as a share of the latencies in it.
+ROUNDING = 1e-9
 Value = Callable[[RequestRecords], Floats]
 """Something of every record, (records,); NaN where a record has none."""
 _LATENCIES: dict[str, Value] = {
@@ -68,6 +70,21 @@ class Distribution:
         below = values[np.searchsorted(up_to, whole, "right")]
         above = values[np.searchsorted(up_to, np.minimum(whole + 1, count - 1), "right")]
         return cls(count, float(values @ times / count), *(below + (place - whole) * (above - below)).tolist())
+
+    @classmethod
+    def of_weighted(cls, values: Floats, weights: Floats) -> Distribution | None:
+        """The same of values that count so much each: a percentile is the least that so much of all weight does not exceed.
+
+        >>> Distribution.of_weighted(np.array([1.0, 3.0]), np.array([0.4, 1.6])).p50
+        3.0
+        """
+        if not values.size:
+            return None
+        order = np.argsort(values)
+        values, up_to = values[order], np.cumsum(weights[order])
+        # The rounding of a sum must not ask for a value more.
+        places = np.searchsorted(up_to, (1 - 1e-12) * up_to[-1] * np.array(PERCENTILES) / 100)
+        return cls(len(values), float(values @ weights[order] / up_to[-1]), *values[places].tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +327,12 @@ def acceptance_counts(records: RequestRecords) -> AcceptanceCounts:
 # ------------------------------------------------------------------------------------------------------- service level
 
 
+def above(latency_s: Floats, limit_s: float) -> NDArray[np.bool_]:
+    """Which latencies exceed a limit by more than the rounding of the times that they lie between; none where there is none."""
+    exceeding: NDArray[np.bool_] = latency_s > (1 + ROUNDING) * limit_s
+    return exceeding
+
+
 def is_good(records: RequestRecords, service_level: ServiceLevel) -> NDArray[np.bool_]:
     """Which requests finished and themselves meet every stated limit, whatever its percentile.
 
@@ -317,7 +340,7 @@ def is_good(records: RequestRecords, service_level: ServiceLevel) -> NDArray[np.
     """
     good: NDArray[np.bool_] = ~np.isnan(records.column("finish_s"))
     for metric, _, limit_s in service_level.limits():
-        good &= ~(_LATENCIES[metric](records) > limit_s)
+        good &= ~above(_LATENCIES[metric](records), limit_s)
     return good
 
 
