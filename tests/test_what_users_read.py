@@ -17,6 +17,8 @@ from simulator.reports.schedule import schedule_sentences
 from simulator.reports.variants import run_table
 from simulator.reports.verdict import headline
 from simulator.scenario import load_scenario
+from simulator.simulation import leading
+from simulator.simulation.verdict import worth_of
 from tests.test_capacity import BASE, scenario
 from tests.test_scenario import run_quietly
 
@@ -126,3 +128,16 @@ def test_a_model_by_fields_is_told_to_be_a_file():
         ValueError, match=r"target.model: must be text: a name, or the path of a file that holds such keys \(got a mapping\)"
     ):
         scenario(target={"model": {"hidden_size": 1024}})
+
+
+def test_where_goodput_has_nothing_to_gain_what_is_quickest_and_keeps_it_is_named():
+    """Of run, explain and schedule alike: a level that all meet tells no γ from another."""
+    several = {"speculation": {**BASE["speculation"], "num_speculative_tokens": [1, 3, 5]}, "workload": FEW}
+    loose = scenario(**several, service_level={"tpot_p90_s": 1.0})
+    free = scenario(**several, service_level=None)
+    met, without = simulate(loose), simulate(free)
+    assert {comparison.verdict for comparison in met.comparisons} == {"close"}
+    assert met.best.variant.gamma == without.best.variant.gamma > 1
+    assert leading(loose)[0].shape.steps == met.best.variant.gamma
+    assert worth_of(0.9, 2.0, True) == 0.9  # quicker, but it loses the level
+    assert worth_of(1.2, 2.0, False) == 1.2

@@ -55,15 +55,12 @@ def best_for_capacity(answer: CapacityAnswer) -> list[str]:
 
 
 def best_for_schedule(answer: ScheduleAnswer) -> str:
-    """What the table, or one γ, is best for; and what else `run` goes by."""
-    scenario, others = answer.scenario, []
+    """What the table, or one γ, is best for; and of how many fewer `run` knows."""
+    scenario, beside = answer.scenario, ""
     best = "the table" if answer.needed else "no speculation" if answer.best_fixed == 0 else f"γ = {answer.best_fixed}"
     tried = {gamma for gamma, _ in answer.fixed_gains if gamma}
     if not answer.needed and tried - {*scenario.gammas}:
-        others.append(f"knows {ways_in_words([f'γ = {gamma}' for gamma in scenario.gammas])} only")
-    if answer.remark:
-        others.append("goes by the service level")
-    beside = f" (run {' and '.join(others)})" if others else ""
+        beside = f" (run knows {ways_in_words([f'γ = {gamma}' for gamma in scenario.gammas])} only)"
     of = f", of γ = 1 to {max(tried)}{beside}" if tried and not answer.needed else beside
     named = f"{answer.method}, {best}" if answer.others and not answer.off else best
     filled = "" if scenario.file.workload.arrivals.users is not None else f" {FILLED_COPIES}."

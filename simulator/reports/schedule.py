@@ -67,10 +67,11 @@ def _told(gain: Estimate, answer: ScheduleAnswer) -> str:
 def _over_none(answer: ScheduleAnswer) -> list[str]:
     if answer.off:
         return []
-    return [f"Against no speculation, on those seeds: {setting_in_words(answer)} gains {_gain_in_words(answer.over_none)}."]
+    return [f"Against no speculation, on those seeds: {setting_in_words(answer)} gains {gain_in_words(answer.over_none)}."]
 
 
-def _gain_in_words(gain: Estimate) -> str:
+def gain_in_words(gain: Estimate) -> str:
+    """A gain over no speculation with its interval."""
     return f"{times(gain.value)} ({interval(gain)})" if math.isfinite(gain.value) else "all of it: none has any"
 
 

@@ -47,7 +47,7 @@ def run_table(result: SimulationResult, columns: int = 100) -> Table:
     chosen = None if best is None else best.variant.drafting
     gains: dict[object, float] = {}  # of each way to draft, at its worse end
     for each in result.comparisons:
-        gains[each.variant.drafting] = min(each.gain.value, gains.get(each.variant.drafting, math.inf))
+        gains[each.variant.drafting] = min(each.worth, gains.get(each.variant.drafting, math.inf))
     ranked = sorted(gains, key=lambda drafting: (drafting != chosen, -gains[drafting]))
     for count in range(len(ranked), 0, -1):
         header, rows = _table(result, [each for each in result.comparisons if each.variant.drafting in ranked[:count]])

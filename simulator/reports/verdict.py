@@ -8,10 +8,10 @@ from typing import Literal
 from simulator.cost.spread import Estimate
 from simulator.plots.words import drafting_name, interval, is_known
 from simulator.printed_numbers import significant, times
-from simulator.questions.schedule_worth import good_share
 from simulator.reports.best_for import best_for_run, tie_in_words
+from simulator.serving.metrics import good_share
 from simulator.serving.record import RequestRecords
-from simulator.simulation import LEAST_EFFECT, Comparison, SimulationResult
+from simulator.simulation import Comparison, SimulationResult
 
 Answer = Literal["win", "lose", "close", "depends", "none"]
 # Metrics whose gain means a larger number; of the others a gain means shorter.
@@ -30,7 +30,7 @@ def answer(result: SimulationResult) -> Answer:
 
 def subject(result: SimulationResult) -> Comparison | None:
     """What the verdict is about: the best variant; of one with open acceptance the end of the band that gains less."""
-    return min(ends(result), key=lambda other: other.gain.value, default=result.best)
+    return min(ends(result), key=lambda other: other.worth, default=result.best)
 
 
 def ends(result: SimulationResult) -> tuple[Comparison, ...]:
@@ -59,21 +59,22 @@ def headline(result: SimulationResult) -> tuple[str, ...]:
 def _within_the_level(chosen: Comparison, result: SimulationResult) -> list[str]:
     """That goodput cannot rise, where nearly all requests are within the service level already."""
     level = result.scenario.file.service_level
-    if level is None or chosen.metric != "goodput":
+    if level is None or not chosen.nothing_to_gain:
         return []
-    share = good_share(RequestRecords.of(result.plain.result.records), level)
-    if share < 1 - LEAST_EFFECT:
-        return []
-    return [f"Without speculation {100 * share:.1f} % of the requests are within the service level: goodput has nothing to gain."]
+    share = 100 * good_share(RequestRecords.of(result.plain.result.records), level)
+    named = " What is quickest and keeps that is named." if len(result.comparisons) > 1 else ""
+    return [
+        f"Without speculation {share:.1f} % of the requests are within the service level: goodput has nothing to gain.{named}"
+    ]
 
 
 def _tie(chosen: Comparison, result: SimulationResult) -> list[str]:
     """Why the chosen γ or tree is not the one with the largest number."""
     taken = chosen.variant.shape
-    larger = [c for c in result.comparisons if c.gain.value > chosen.gain.value and c.variant.shape.nodes > taken.nodes]
+    larger = [c for c in result.comparisons if c.worth > chosen.worth and c.variant.shape.nodes > taken.nodes]
     if not larger or chosen.variant.scenario.file.acceptance is None:
         return []
-    other = max(larger, key=lambda c: c.gain.value).variant
+    other = max(larger, key=lambda c: c.worth).variant
     chains = other.shape.is_chain and taken.is_chain and not result.scenario.alternatives
     return [tie_in_words(other.label, chosen.variant.label, chains)]
 

@@ -344,6 +344,13 @@ def is_good(records: RequestRecords, service_level: ServiceLevel) -> NDArray[np.
     return good
 
 
+def good_share(records: RequestRecords, service_level: ServiceLevel) -> float:
+    """Share of the requests after warm-up that finish within the service level."""
+    served = records.admitted_by_arrival()
+    good = is_good(served, service_level)[int(WARM_UP_FRACTION * len(served)) :]
+    return float(good.mean()) if len(good) else 0.0
+
+
 def unmet_limits(summary: Summary, service_level: ServiceLevel) -> dict[str, tuple[float, float]]:
     """The limits that the run's percentiles exceed: name → (seconds reached, limit). What no request has exceeds nothing."""
     distributions = {"ttft": summary.ttft_s, "tpot": summary.tpot_s, "e2e": summary.e2e_latency_s}
