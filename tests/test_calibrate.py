@@ -19,7 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibration.measurement import Cell, read_measurements
+from calibration.measurement import Cell
+from calibration.measurement_file import read_measurements
 from simulator.__main__ import main
 from simulator.calibrate.device_fit import fit_measurements
 from simulator.calibrate.durations import Rates, call_seconds

@@ -21,11 +21,10 @@ from calibration.measurement import (
     Kind,
     Measurement,
     MeasurementFile,
-    MeasurementWriter,
     Value,
     Visit,
-    read_measurements,
 )
+from calibration.measurement_file import MeasurementWriter, read_measurements
 from simulator.architecture import config_of
 from simulator.calibrate.attention_fitting import fit_walk
 from simulator.calibrate.cells import row_series
@@ -343,7 +342,7 @@ def test_the_same_measurements_give_the_same_bytes_without_torch(stored: Path, r
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None\n"
         "from pathlib import Path\n"
-        "from calibration.measurement import read_measurements\n"
+        "from calibration.measurement_file import read_measurements\n"
         "from simulator.calibrate.device_fit import fit_measurements\n"
         "from simulator.calibrate.profile import profile_text\n"
         "sys.stdout.write(profile_text(fit_measurements(read_measurements(Path(sys.argv[1])))))"

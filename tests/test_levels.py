@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
-from calibration.measurement import Measurement, MeasurementFile, read_measurements
+from calibration.measurement import Measurement, MeasurementFile
+from calibration.measurement_file import read_measurements
 from simulator.calibrate.device_fit import fit_measurements
 from simulator.calibrate.levels import levelled, ratio_noise, with_levels
 from simulator.calibrate.profile import write_profile

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from calibration.measurement import Cell, Header, MeasurementError, MeasurementFile, MeasurementWriter, Visit, read_measurements
+from calibration.measurement import Cell, Header, MeasurementError, MeasurementFile, Visit
+from calibration.measurement_file import MeasurementWriter, read_measurements
 
 HEADER = Header(
     device="cpu", device_name="a device", device_count=1, driver="", torch="2.0", transformers="5.0", memory_bytes=2**34,

@@ -249,7 +249,8 @@ def test_which_boundaries_leave_a_node():
 
 def test_a_link_that_is_assumed_widens_the_interval():
     point = {"target_model": "meta-llama/Llama-3.1-70B-Instruct", "method": "eagle3", "num_speculative_tokens": 3, "batch": 32}
-    point |= {"hardware": "l40s", "engine": "vllm", "context_len": 500, "tensor_parallel_size": 8}
+    # Inside the node a device whose links were measured: of PCIe alone as much is assumed there.
+    point |= {"hardware": "h100_sxm", "engine": "vllm", "context_len": 500, "tensor_parallel_size": 8}
     one, two = predict(**point), predict(**point, nodes=2)
     assert math.log(two.r_high / two.r_low) > math.log(one.r_high / one.r_low)
 
@@ -269,6 +270,24 @@ def test_a_simulated_step_of_equal_sequences_is_the_priced_one():
         pricer, cost = deployment.pricer(), round_of(deployment, 32)
         assert pricer.price([(1000, 0)] * 32, (), 0).seconds >= cost.plain_step_s * (1 - 1e-9)
         assert pricer.price([(1000, 3)] * 32, (), 0).seconds == pytest.approx(cost.round_s)
+
+
+def test_prompts_on_their_own_may_leave_the_fullest_rank_other_chunks_of_the_draft_than_of_the_target():
+    """A long prompt of which the target's cache knew all but the end: the draft computes it whole, and that rank has no other."""
+    target, drafter = find_model("Qwen/Qwen3-30B-A3B"), find_model("Qwen/Qwen3-0.6B")
+    engine = find_engine("sglang_0_4_3")
+    assert engine.drafting_prompts_alone
+    ranks = Parallelism(data_parallel_size=2)
+    deployment = Deployment(
+        find_hardware("h200_sxm"), engine, target, method="draft_model", drafter=drafter, parallelism=ranks
+    )  # fmt: skip
+    ends, whole = [(10, 490), (10, 0), (10, 0)], [(500, 0), (10, 0), (10, 0)]
+    pricer = deployment.pricer()
+    found = pricer.price([(100, 3)], ends, 3, whole)
+    assert found.seconds == pytest.approx(sum(seconds for _, seconds in found.terms))
+    targets = [seconds for name, seconds in found.terms if name == "prefill"]
+    drafts = [seconds for name, seconds in found.terms if name == "prefill_draft"]
+    assert (len(targets), len(drafts)) == (2, 1)
 
 
 def test_prompts_fill_all_stages_at_once():

@@ -234,9 +234,15 @@ def test_table_command_writes_the_file_whole_and_reports_what_was_priced(tmp_pat
     assert main(["predict", "--table", str(bad)]) == 2
 
 
-@pytest.mark.skipif(not CASES.exists(), reason="the table of published cases lies outside the project")
-def test_published_cases_are_priced_or_refused_by_name_and_measured_columns_are_not_read(tmp_path):
-    found = predict_table(CASES)
+@pytest.fixture(scope="module")
+def found():
+    """The table of published cases, predicted."""
+    if not CASES.exists():
+        pytest.skip("the table of published cases lies outside the project")
+    return predict_table(CASES)
+
+
+def test_published_cases_are_priced_or_refused_by_name_and_measured_columns_are_not_read(found, tmp_path):
     with CASES.open() as file:
         rows = list(csv.DictReader(file))
     assert len(found) == len(rows)
@@ -252,14 +258,13 @@ def test_published_cases_are_priced_or_refused_by_name_and_measured_columns_are_
     assert predict_table(shuffled) == found
 
 
-@pytest.mark.skipif(not CASES.exists(), reason="the table of published cases lies outside the project")
-def test_priced_published_cases_err_by_less_than_a_tenth_in_the_middle():
+def test_priced_published_cases_err_by_less_than_a_tenth_in_the_middle(found):
     with CASES.open() as file:
         rows = list(csv.DictReader(file))
     errors = sorted(
-        abs(math.log(float(row["measured_speedup"]) / found.speedup))
-        for row, found in zip(rows, predict_table(CASES), strict=True)
-        if found.status == "ok"
+        abs(math.log(float(row["measured_speedup"]) / each.speedup))
+        for row, each in zip(rows, found, strict=True)
+        if each.status == "ok"
     )
     assert len(errors) > 70
     assert errors[len(errors) // 2] < 0.08

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from calibration.measurement import MeasurementError, MeasurementFile, MeasurementWriter, Visit, read_measurements
+from calibration.measurement import MeasurementError, MeasurementFile, Visit
+from calibration.measurement_file import MeasurementWriter, read_measurements
 from simulator.calibrate.pace import measuring_s
 from simulator.calibrate.plan import samples_of
 from simulator.calibrate.survey import Session, load_average

@@ -230,7 +230,8 @@ class StepPricer:
             own = _named(self._decode_terms(asked, drafted, sequences, asked.context_tokens))
             beside = self._prompts_by_drafts.get(drafted)
             if beside is None:
-                beside = self._prompts_by_drafts[drafted] = PromptsBeside(partial(self._prompts_beside, drafted))
+                # By formulas that do not know this pricer, so that no reference cycle keeps it and all that it remembers.
+                beside = self._prompts_by_drafts[drafted] = PromptsBeside(partial(replace(self)._prompts_beside, drafted))
             return AlikeRounds(tape, self.scale.scaled(own, drafted > 0), _target_s(own), partial(beside, sequences))
         except TypeError:
             return None
@@ -334,13 +335,14 @@ class StepPricer:
     def _prompts_alone(
         self, prefill: tuple[tuple[int, int], ...], drafts_of: tuple[tuple[int, int], ...]
     ) -> list[tuple[str, float]]:
-        """Each chunk as a pass of its own, with its draft's."""
+        """Each chunk as a pass of its own, and each of the draft's, of which the fullest rank may have another number."""
         assert self.drafter is not None
         named = []
-        for chunk, draft_chunk in zip(prefill, drafts_of, strict=True):
+        for chunk in prefill:
             asked = ForwardPass(0, 0, 0.0, 0.0, 0.0, (chunk,), 1)
             named.append(("prefill", added([term.seconds for term in self._pass_terms(asked, False)])))
-            named += [(term.name, term.seconds) for term in draft_prefill_terms(self.drafter, (draft_chunk,))]
+        for chunk in drafts_of:
+            named += [(term.name, term.seconds) for term in draft_prefill_terms(self.drafter, (chunk,))]
         return named
 
     def _pass_terms(self, asked: ForwardPass, speculative: bool) -> list[CostTerm]:
