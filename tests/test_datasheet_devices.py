@@ -15,7 +15,7 @@ from simulator.hardware import find_hardware
 from simulator.prediction import predict_table
 from simulator.questions.published_cases import BUILT_ON, UNSEEN, published_cases, table_path
 
-MEASURED = {"coefficients", "gemm_row_factors", "all_reduce", "aliases", "measured", "all_to_all"}
+MEASURED = {"coefficients", "gemm_row_factors", "all_reduce", "aliases"}
 # Those with most published runs.
 DEVICES = ("h200_sxm", "h100_sxm", "b200_sxm", "a100_sxm_80gb", "h20", "rtx_5090", "rtx_pro_6000", "gb10", "rtx_3090", "m5_max")
 
