@@ -268,6 +268,22 @@ def test_a_period_without_drafts_is_left_out_and_said(tmp_path: Path) -> None:
     assert "left out" in run.notes[0]
 
 
+def test_of_several_engines_behind_one_page_what_runs_adds_up_and_what_each_shows_does_not(tmp_path: Path) -> None:
+    page = tmp_path / "metrics.txt"
+    page.write_text(
+        "".join(
+            f'sglang:num_running_reqs{{model_name="m",dp_rank="{rank}"}} {running}\n'
+            f'sglang:spec_num_steps{{model_name="m",dp_rank="{rank}"}} 3\n'
+            f'sglang:spec_accept_length{{model_name="m",dp_rank="{rank}"}} {length}\n'
+            for rank, running, length in ((0, 5, 2.5), (1, 7, 2.7))
+        )
+    )
+    (run,) = runs_of([page])
+    assert run.value("running") == 12
+    assert run.value("num_speculative_tokens") == 3
+    assert run.value("mean_acceptance_length") == pytest.approx(2.6)
+
+
 def test_two_pages_are_their_difference(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     warmup = Counts([500, 10, 10, 10])
