@@ -40,7 +40,7 @@ _ADDED_UP = ("running", "waiting")
 
 @dataclass(frozen=True)
 class Page:
-    """Samples of one scrape: (name without ``_total``, labels) → value, summed over engines. engines: how many each is a sum of."""
+    """Samples of one scrape: (name without ``_total``, labels) → value, summed over engines. engines: how many each sums up."""
 
     source: str
     samples: Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
