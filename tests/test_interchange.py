@@ -268,6 +268,23 @@ def test_a_period_without_drafts_is_left_out_and_said(tmp_path: Path) -> None:
     assert "left out" in run.notes[0]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO 08-01 10:10:10 [loggers.py:118] Engine {rank:03d}: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: "
+        "{tokens:.1f} tokens/s, Running: {running} reqs, Waiting: 0 reqs, GPU KV cache usage: 1.0%",
+        "[2025-08-01 10:10:10 DP{rank} TP0] Decode batch, #running-req: {running}, #token: 900, token usage: 0.01, cuda graph: True, "
+        "gen throughput (token/s): {tokens:.2f}, #queue-req: 0",
+    ],
+    ids=["vLLM", "SGLang"],
+)
+def test_ranks_that_log_a_line_each_are_one_server(tmp_path: Path, line: str) -> None:
+    seen = [(0, 4, 100.0), (1, 6, 150.0), (0, 8, 200.0), (1, 6, 150.0)]
+    run = read_one(tmp_path, "\n".join(line.format(rank=rank, running=running, tokens=tokens) for rank, running, tokens in seen))
+    assert run.value("concurrency_mean") == pytest.approx(6 + 6)
+    assert run.value("output_tokens_per_s") == pytest.approx(150 + 150)
+
+
 def test_of_several_engines_behind_one_page_what_runs_adds_up_and_what_each_shows_does_not(tmp_path: Path) -> None:
     page = tmp_path / "metrics.txt"
     page.write_text(
