@@ -91,8 +91,8 @@ def _on_lattice(seconds: Floats, step_s: float, steps: int) -> Floats:
     place = seconds / step_s
     whole = np.minimum(np.floor(place + 1e-9).astype(np.int64), steps - 2)
     share = np.clip(place - whole, 0.0, 1.0)
-    found = np.bincount(whole, 1 - share, steps) + np.bincount(whole + 1, share, steps)
-    return found / len(seconds)
+    found: Floats = (np.bincount(whole, 1 - share, steps) + np.bincount(whole + 1, share, steps)) / len(seconds)
+    return found
 
 
 def _gamma(mean_s: float, shape: float, step_s: float, steps: int) -> Floats:
@@ -104,4 +104,5 @@ def _gamma(mean_s: float, shape: float, step_s: float, steps: int) -> Floats:
     found = np.zeros(steps)
     found[0] = integral[1] / step_s
     found[1 : steps // 2 + 1] = np.diff(integral, 2) / step_s
-    return found / found.sum()
+    found /= found.sum()
+    return found

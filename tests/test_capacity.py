@@ -22,6 +22,7 @@ from simulator.reports.capacity import capacity_doubts, capacity_notes, capacity
 from simulator.scenario import Scenario, scenario_of
 from simulator.simulation import Server, saturation_of
 from simulator.spec import SpecError, parse_yaml
+from simulator.waiting_time import waiting_time
 from simulator.workload import again, requests_of
 
 BASE = {
@@ -88,7 +89,7 @@ def one_at_a_time(
 
 @pytest.mark.parametrize(
     ("prompt", "output", "metric", "percentile", "services"),
-    [(12000, 1, "e2e", 50, 0.5), (300, 6, "ttft", 95, 3.0)],
+    [(12000, 1, "e2e", 50, 0.5), (150, 20, "e2e", 99, 6.0), (2000, 1, "e2e", 90, 30.0)],
 )
 def test_one_request_at_a_time_carries_what_md1_says(prompt, output, metric, percentile, services):
     """Services of equal length, one at a time, in order: waits are those of M/D/1, and what follows them is certain. A scenario
@@ -105,13 +106,45 @@ def test_one_request_at_a_time_carries_what_md1_says(prompt, output, metric, per
 
 
 def test_near_saturation_a_run_is_too_short_to_tell_and_its_interval_knows():
-    """A queue at 97 % of saturation settles over a thousand requests and more: what the run saw of it says little."""
-    found, service_s = one_at_a_time(2000, 1, 100, lambda _, all_s: {"e2e_p90_s": 41 * all_s})
-    load = brentq(lambda r: md1_waits_within(40.0, r) - 0.9, 0.5, 0.995)
-    assert load > 0.96
+    """At 99 % of saturation a queue settles over twenty thousand requests: waits as long as these were not seen at all."""
+    found, service_s = one_at_a_time(2000, 1, 100, lambda _, all_s: {"e2e_p90_s": 151 * all_s})
+    load = brentq(lambda r: waiting_time(np.array([1.0]), 1 / r, 1.0).within(np.array([150.0]))[0] - 0.9, 0.9, 0.999)
+    assert load > 0.99
     assert found.rate.low * service_s < 0.97 * load
     assert found.rate.high * service_s > load
     assert any("a queue settles over more requests" in doubt for doubt in found.doubts)
+
+
+def test_replicas_of_one_slot_carry_what_queues_for_slots_in_turn_say():
+    """Every second arrival of a Poisson process at each: gaps of two phases, and a rare percentile."""
+    served = {**BASE["workload"], "lengths": {"prompt": 400, "output": 12}, "num_requests": 100}
+    asked = {"speculation": None, "acceptance": None, "limits": {"max_num_seqs": 1}, "workload": served}
+    replicas = 2
+    asked["parallel"] = {"data_parallel_size": replicas}
+    one = scenario(**asked, service_level=None)
+    alone = Server.of(one).run(one.requests()[:1]).records[0]
+    service_s = alone.e2e_latency_s
+    found = capacity(scenario(**asked, service_level={"ttft_p99_s": alone.ttft_s + 2 * service_s}), repetitions=2).plain.sustained
+
+    def over(load: float) -> float:
+        """The 99th percentile of the wait over what is allowed, from an own recursion over many queues at once."""
+        rng, wait = np.random.default_rng([9, *b"phases"]), np.zeros(4000)
+        longest = []
+        for turn in range(400):
+            wait = np.maximum(wait + 1 - rng.gamma(replicas, 1 / load / replicas, len(wait)), 0.0)
+            if turn >= 100:
+                longest.append((wait > 2.0).mean())
+        return float(np.mean(longest)) - 0.01
+
+    load = brentq(over, 0.3, 0.9, xtol=1e-3)
+    assert found.rate.value * service_s / replicas == pytest.approx(load, rel=0.02)
+    assert found.rate.low * service_s / replicas <= load <= found.rate.high * service_s / replicas
+
+
+def test_a_limit_that_a_lone_request_just_meets_is_exceeded_by_those_that_wait_and_by_no_rounding():
+    """P(W > 0) = ρ: half of the requests of a half loaded server do not wait at all."""
+    found, service_s = one_at_a_time(2000, 4, 100, lambda _, all_s: {"e2e_p50_s": all_s})
+    assert found.rate.value * service_s == pytest.approx(0.5, rel=0.01)
 
 
 def test_batches_that_are_alike_say_less_of_the_share():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -226,6 +227,20 @@ def test_what_a_run_is_done_with_goes_without_a_search_for_cycles(router):
     finally:
         gc.enable()
     assert len(result.records) == 300
+
+
+def test_a_server_goes_with_the_last_who_knows_it():
+    """And with it its prices and the acceptance of its requests."""
+    asked = scenario()
+    server = next(server for _, server in speculative_servers(asked, []))
+    server.run(asked.requests())
+    known = [weakref.ref(each) for each in (server, server.pricer, server.paths)]
+    gc.disable()
+    try:
+        del server
+        assert [each() for each in known] == [None, None, None]
+    finally:
+        gc.enable()
 
 
 def test_replicas_together_are_what_each_did():

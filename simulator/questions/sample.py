@@ -39,11 +39,13 @@ HIGHEST_LOAD, IN_EACH_SLOT = 0.995, 20
 
 @dataclass(frozen=True)
 class Strata:
-    """Requests of one weight each. of_each: the stratum of every request, by run; weights: of a request, by stratum; off: the
-    same were services longer or shorter by one standard error of their mean, None where all are equal."""
+    """Requests of one weight each. of_each: the stratum of every request, by run; weights: of a request, by stratum; longest: the
+    share of all requests that the last stands for, whose waits are as long as the longest that were seen, or longer; off: the
+    weights were services longer or shorter by one standard error of their mean, None where all are equal."""
 
     of_each: tuple[Integers, ...]
     weights: Floats
+    longest: float
     off: tuple[Floats, Floats] | None = None
 
 
@@ -75,18 +77,22 @@ class PlainQueue:
             for run, each_s, count in zip(runs, services, measured, strict=True)
         ]
         ends = _ends(np.sort(np.concatenate(waited)))
+        # Of equal waits some strata may be left without any.
+        ends = np.unique(ends[np.searchsorted(ends, np.concatenate(waited))])
         of_each = tuple(np.searchsorted(ends, wait_s) for wait_s in waited)
-        counts = np.bincount(np.concatenate(of_each), minlength=len(ends))
+        counts = np.bincount(np.concatenate(of_each))
 
         def weights(scale: float) -> Floats:
             law = waiting_time(scale * service_s, 1 / rate_per_s, self.gap_variation, self.slots)
             up_to = np.append(law.within(ends[:-1]), 1.0)
-            found: Floats = np.maximum(np.diff(up_to, prepend=0.0), 0.0) * counts.sum() / counts
+            found: Floats = np.maximum(np.diff(up_to, prepend=0.0), 0.0) * (counts.sum() / counts)
             return found
 
         mean_s, error_s = mean_of(services)
         doubt = min(error_s / mean_s, 0.9 * (HIGHEST_LOAD / load - 1))
-        return Strata(of_each, weights(1.0), (weights(1 - doubt), weights(1 + doubt)) if doubt > 1e-9 else None)
+        off = (weights(1 - doubt), weights(1 + doubt)) if doubt > 1e-9 else None
+        known = weights(1.0)
+        return Strata(of_each, known, float(known[-1] * counts[-1] / counts.sum()), off)
 
     def _services(self, runs: Sequence[RequestRecords]) -> list[Floats]:
         """Of each request, from what it is and not from whom it met: as it was, or as long as its like take in the mean."""
@@ -111,7 +117,7 @@ def plain_queue(server: Server, requests: Sequence[Request]) -> PlainQueue | Non
     if variation is None or others or server.prefill or workload.sessions or recorded or policed:
         return None
     slots = mean_model(server, requests).largest_batch
-    return PlainQueue(replicas * slots, variation, slots == 1)
+    return PlainQueue(replicas * slots, variation, server.rules.max_num_seqs == 1)
 
 
 def _ends(waits_s: Floats) -> Floats:

@@ -31,6 +31,8 @@ STEP = 1.005
 BRACKET, BRACKETS = 4.0, 4
 # Fewest requests above a percentile on which the percentile may rest, and fewest mean latencies that a run must last.
 FEWEST_ABOVE, FEWEST_LATENCIES = 10, 5
+# Of the share that a limit allows, so small a part may wait longer than any request that was seen: one over this.
+FEWEST_UNSEEN = 2
 # Fewest relaxation times of the queue that a repetition must last.
 FEWEST_RELAXATIONS = 10
 # Widest interval, high over low end, of a rate that counts as known.
@@ -72,7 +74,8 @@ class LoadPoint:
     """One rate, all repetitions together. Latencies of measured requests; busy_fraction, batch, context: of one replica.
     prefill_share, drafting_share: as in `serving.metrics.Load`.
 
-    window_s: the mean span over which a repetition was measured.
+    window_s: the mean span over which a repetition was measured. unseen_waits: the share of requests, once queues have settled,
+    that wait as long as the longest that were seen or longer; 1 where that is not known.
     """
 
     rate_per_s: float
@@ -90,10 +93,16 @@ class LoadPoint:
     mean_context_tokens: float
     preemptions: int
     window_s: float
+    unseen_waits: float = 1.0
 
     def surely(self, z: float) -> bool:
         """Whether the service level is met with every share raised by z standard errors."""
         return all(each.within(z) for each in self.exceeded)
+
+    @property
+    def settled(self) -> bool:
+        """Whether waits as long as they are once queues have settled were seen, as far as any limit asks."""
+        return all(FEWEST_UNSEEN * self.unseen_waits <= each.limit.allowed for each in self.exceeded)
 
     @property
     def binding(self) -> str:
@@ -220,7 +229,8 @@ class RateSearch:
             low = self._bisect(low, found, lambda point: point.surely(z), END_STEPS)
         if high > found and not self._point(high).surely(-z):
             high = min(self._bisect(found, high, lambda point: point.surely(-z), END_STEPS) + END_STEPS, high)
-        low = min(low, math.floor(math.log(self.settled_per_s) / math.log(STEP)))
+        if not self._points[found].settled:
+            low = min(low, math.floor(math.log(self.settled_per_s) / math.log(STEP)))
         spread = math.exp(Z80 * self.saturation_log_std) if high == top else 1.0
         return Estimate(STEP**found, STEP ** min(low, found) / (spread if found == top else 1.0), STEP**high * spread)
 
@@ -282,6 +292,7 @@ class RateSearch:
             mean_context_tokens=mean([load.mean_context_tokens for load in loads]),
             preemptions=sum(int(result.records.column("preemptions").sum()) for result in results),
             window_s=seconds / len(windows),
+            unseen_waits=1.0 if measured.strata is None else measured.strata.longest,
         )
 
     def _strata(self, results: Sequence[ServingResult], windows: Sequence[Window], rate_per_s: float) -> Strata | None:
@@ -306,7 +317,7 @@ class RateSearch:
                 f"too short to tell: a run of {significant(point.window_s)} s is less than {FEWEST_LATENCIES} mean end-to-end "
                 f"latencies of {significant(latency_s)} s, so that queues have not settled"
             )
-        if rate.value > self.settled_per_s:
+        if rate.value > self.settled_per_s and not point.settled:
             load = point.rate_per_s / self.saturation_per_s
             found.append(
                 f"too short to tell: at {100 * load:.0f} % of saturation a queue settles over more requests than the "

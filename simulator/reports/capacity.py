@@ -25,8 +25,11 @@ def capacity_sentences(answer: CapacityAnswer) -> tuple[str, ...]:
     """The verdict first, then the fleet, what limits, and how it was found."""
     best, plain = answer.best, answer.plain
     if best is None:
-        limit = plain.sustained.limited_by if plain.sustained is not None else ""
-        return (f"No rate keeps the service level: {limit} is exceeded even where requests are served almost alone.",)
+        assert plain.sustained is not None
+        assert plain.saturation is not None
+        least = 100 * plain.sustained.points[0].rate_per_s / plain.saturation.value
+        limit = plain.sustained.limited_by
+        return (f"No rate keeps the service level: {limit} is exceeded even at {least:.1g} % of what it finishes at most.",)
     found = [_verdict(answer), *_fleets(answer)]
     limited = best.sustained.limited_by if best.sustained is not None else ""
     within = _level(answer)

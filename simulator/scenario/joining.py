@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.architecture import ModelArchitecture, published_weights, stored_weights
+from simulator.architecture import ModelArchitecture, published_weights, stored_weights, tower_note
 from simulator.cost.deployment import Deployment
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.hardware import Hardware
@@ -43,6 +43,7 @@ def deployment_of(
         kv_tokens = speculation.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS
     weights = _target_weights(reading, spec)
     reading.warnings.extend(mixed_warning(spec.model, target, weights))
+    reading.warnings.extend(tower_note(spec.model))
     own = hardware if remote is None else remote.hardware
     drafter_weights = _drafter_weights(reading, speculation, weights, own, drafter)
     return Deployment(

@@ -418,7 +418,8 @@ class BookingScheduler(Scheduler):
         for booking in finished:
             sequence = booking.sequence
             kv.count_alone(sequence.request_id, booking.blocks.item(-1))
-            kv.publish(sequence.request_id, sequence.runs, sequence.prompt_tokens + sequence.output_tokens - 1)
+            if sequence.runs:
+                kv.publish(sequence.request_id, sequence.runs, sequence.prompt_tokens + sequence.output_tokens - 1)
             kv.release(sequence.request_id)
             self.running.remove(sequence)
             sequence.booking, sequence.ended = None, True
