@@ -18,7 +18,7 @@ from simulator.simulation import TIE, Comparison, SimulationResult, name_of_way
 
 # From this share of what a server finishes queues and full batches decide which γ is best, no longer single answers.
 FILLED = 0.5
-ELSEWHERE = "Where copies are filled, what capacity names; where schedule finds that a table pays, the table."
+FILLED_COPIES = "Where copies are filled, what capacity names"
 
 
 def best_for_run(result: SimulationResult, taken: Comparison) -> str:
@@ -26,13 +26,17 @@ def best_for_run(result: SimulationResult, taken: Comparison) -> str:
     scenario, share = result.scenario, result.plain.offered_share
     closed = scenario.file.workload.arrivals.users is not None
     filled = "" if closed or math.isinf(share) else f" ({100 * share:.0f} % of what a plain server finishes)"
+    table = "where schedule finds that a table pays, the table."
+    elsewhere = (
+        f"W{table[1:]}" if closed else f"{FILLED_COPIES}; {table}"
+    )  # users who wait fill nothing: capacity is of open loops
     traffic, ways = f"{traffic_in_words(scenario)}{filled}", ways_compared(scenario)
     if taken.gain.value < 1:
-        return f"Best at {traffic}: no speculation. {ELSEWHERE}"
+        return f"Best at {traffic}: no speculation. {elsewhere}"
     if len(ways) == 1:
-        others = "schedule tries every γ, " if scenario.gammas else ""
-        return f"Asked about {ways[0]} alone, at {traffic}: {others}capacity says what filled copies carry."
-    return f"Best at {traffic}: {_without_end(taken.variant.label)}, of {compared_in_words(scenario)}. {ELSEWHERE}"
+        others = ["schedule tries every γ"] * bool(scenario.gammas) + ["capacity says what filled copies carry"] * (not closed)
+        return f"Asked about {ways[0]} alone, at {traffic}{': ' if others else ''}{', '.join(others)}."
+    return f"Best at {traffic}: {_without_end(taken.variant.label)}, of {compared_in_words(scenario)}. {elsewhere}"
 
 
 def best_for_capacity(answer: CapacityAnswer) -> list[str]:
@@ -62,7 +66,8 @@ def best_for_schedule(answer: ScheduleAnswer) -> str:
     beside = f" (run {' and '.join(others)})" if others else ""
     of = f", of γ = 1 to {max(tried)}{beside}" if tried and not answer.needed else beside
     named = f"{answer.method}, {best}" if answer.others and not answer.off else best
-    return f"Best for {answer.metric} at {traffic_in_words(scenario)}: {named}{of}. Where copies are filled, what capacity names."
+    filled = "" if scenario.file.workload.arrivals.users is not None else f" {FILLED_COPIES}."
+    return f"Best for {answer.metric} at {traffic_in_words(scenario)}: {named}{of}.{filled}"
 
 
 def tie_in_words(larger: str, taken: str, chains: bool) -> str:

@@ -41,16 +41,19 @@ def run_table(result: SimulationResult, columns: int = 100) -> Table:
     """(header, rows) of all variants.
 
     Where they would need more than so many characters those of the γ that the verdict is about are kept, then the best, in their
-    order, and the header says so.
+    order, and the header says so. The two ends of an open acceptance stay together.
     """
     best = result.best
     chosen = None if best is None else best.variant.drafting
-    ranked = sorted(result.comparisons, key=lambda comparison: (comparison.variant.drafting != chosen, -comparison.gain.value))
-    for count in range(len(ranked), 1, -1):
-        header, rows = _table(result, [comparison for comparison in result.comparisons if comparison in ranked[:count]])
-        if width(header, rows) <= columns:
+    gains: dict[object, float] = {}  # of each way to draft, at its worse end
+    for each in result.comparisons:
+        gains[each.variant.drafting] = min(each.gain.value, gains.get(each.variant.drafting, math.inf))
+    ranked = sorted(gains, key=lambda drafting: (drafting != chosen, -gains[drafting]))
+    for count in range(len(ranked), 0, -1):
+        header, rows = _table(result, [each for each in result.comparisons if each.variant.drafting in ranked[:count]])
+        if count == 1 or width(header, rows) <= columns:
             return header, rows
-    return _table(result, ranked[:1])
+    return _table(result, [])
 
 
 def width(header: list[str], rows: list[list[str]]) -> int:

@@ -264,9 +264,9 @@ def window_of(records: RequestRecords, warm_up_fraction: float = WARM_UP_FRACTIO
     arrival_s, finish_s = served.column("arrival_s"), served.column("finish_s")
     start_s, end_s = float(arrival_s[-len(measured)]), float(records.column("arrival_s").max())
     note = (
-        f"Latencies leave out the first {100 * warm_up_fraction:.0f} % of the requests (warm-up). "
-        f"Rates and means over time are from {significant(start_s)} s, the next arrival, to {significant(end_s)} s, "
-        "the last arrival (no drain). Acceptance is over all requests."
+        f"Latencies leave out the first {100 * warm_up_fraction:.0f} % of the requests (warm-up); gains compare the same "
+        f"requests one by one. Rates and means over time are from {significant(start_s)} s, the first arrival after these, to "
+        f"{significant(end_s)} s, the last one (no drain). Acceptance is over all requests."
     )
     window = Window(start_s, end_s, measured, note)
     if window.contains(finish_s).sum() >= max(1.0, 0.1 * len(served)):
