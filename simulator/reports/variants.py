@@ -99,6 +99,11 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
+def _without_drafts(variant: Variant) -> float | None:
+    """Of a policy that may rest."""
+    return None if isinstance(variant.policy, Fixed) else _percent(variant.off_share)
+
+
 def _heading(column: Column) -> str:
     """Short enough for several columns: ``γ = 3``, ``γ = 3 low`` at an end of the measured band, ``γ ≤ 5`` by batch, ``tree
     5/4/8`` (steps, width, nodes)."""
@@ -192,7 +197,10 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
     ("  of it waiting (ms)", _statistic("kv_transfer_wait_s", "mean", 1e3)),
     ("prefill share at this load (%)", lambda column: 100 * column.variant.summary.load.prefill_share),
     ("KV cache (k tokens)", lambda column: column.variant.kv_blocks * column.variant.deployment.engine.block_tokens / 1e3),
-    ("steps without drafts (%)", _compared(lambda c: None if isinstance(c.variant.policy, Fixed) else 100 * c.variant.off_share)),
+    (
+        "steps without drafts (%)",
+        _compared(lambda c: None if isinstance(c.variant.policy, Fixed) else _percent(c.variant.off_share)),
+    ),
     ("prefix cache hits (% of tokens)", _shared_prefixes),
     ("preemptions", lambda column: f"{column.variant.summary.preemptions:,}"),
     ("  moved to the host", lambda column: _count(column.variant.summary.swaps)),
