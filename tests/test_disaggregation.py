@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from simulator.serving_engine import KVTransferKind
 from simulator.simulation import Server, simulate
 from simulator.simulation.saturation import saturation_of
 from simulator.spec import Document, SpecError
+from simulator.workload import Request
 from tests.test_laws import NAMED, STEP_S, AffinePricer, IndependentPath, Scenario, drawn, roomy
 
 KINDS: tuple[KVTransferKind, ...] = ("after_prompt", "by_chunk", "by_layer")
@@ -88,6 +91,9 @@ def conserved(scenario: Scenario, result: ServingResult, transfer: KVTransfer) -
     assert steps.column("decode_sequences")[computes].sum() == 0
     emitted = sum(sum(record.emission_tokens) for record in result.records)
     gone = sum(record.cancelled_s is not None for record in result.records)
+    preempted = sum(record.preemptions for record in result.records)
+    assert steps.column("preempted").sum() <= preempted if gone else steps.column("preempted").sum() == preempted
+    assert scenario.host_blocks or not any(record.swaps for record in result.records)
     # A first token that was made with its prompt is lost with the client on the way.
     assert 0 <= steps.column("emitted").sum() - emitted <= (gone if transfer.makes_first_token else 0)
     came = dict(zip(result.transfers.request_id, result.transfers.tokens, strict=True))
@@ -216,6 +222,51 @@ def test_blocks_are_kept_for_a_cache_before_it_moves_and_until_it_has_come() -> 
     assert result.replica_of_step is not None
     for place in (0, 1):
         assert result.steps.column("used_blocks")[result.replica_of_step == place].max() <= 40
+
+
+def sent_on(requests: Sequence[Request], transfer: KVTransfer, blocks: int = 40, **more: Any) -> ServingResult:
+    """These requests, their prompts computed on two engines of their own; blocks of four tokens where they are decoded."""
+    rules = replace(Scenario().rules(), max_model_len=1000, max_num_batched_tokens=512)
+    results = []
+    for readable in (False, True):
+        prefill = Prefill([Engine(rules, AffinePricer(), lambda _: 0)] * 2, transfer, more.get("router", "least_outstanding"))
+        decoding = replace(rules, total_blocks=blocks, max_num_batched_tokens=16)
+        engines = [Engine(decoding, AffinePricer(), lambda _: 0)]
+        time_out_s = more.get("time_out_s")
+        paths = partial(IndependentPath, seed=1, acceptance_rate=0.5)
+        results.append(serve_on_replicas(requests, engines, paths, prefill=prefill, time_out_s=time_out_s, readable=readable))
+    assert told(results[0]) == told(results[1])
+    return results[0]
+
+
+def test_what_loses_its_blocks_to_a_cache_on_the_way_starts_again_at_once() -> None:
+    """The answer outgrows what the cache to come leaves of the pool: chunks of it are computed again and again, as an engine that
+    only looks for room for a chunk does, and not left until that cache has come."""
+    requests = [Request(0, 0.0, 8, 100), Request(1, 0.0, 100, 4)]
+    result = sent_on(requests, KVTransfer("after_prompt", token_s=4 * STEP_S), blocks=35)
+    assert result.transfers is not None
+    assert result.replica_of_step is not None
+    came_s = max(result.transfers.landed_s)
+    steps = [step for step, place in zip(result.steps, result.replica_of_step, strict=True) if place == 0]
+    assert steps[0].start_s < came_s / 10
+    assert all(after.start_s == step.start_s + step.seconds for step, after in pairwise(steps) if after.start_s < came_s)
+    assert result.records[0].preemptions > 3
+
+
+def prefill_engines(result: ServingResult) -> list[int]:
+    """Which engine computed each prompt, in the order of time."""
+    assert result.replica_of_step is not None
+    chunks = result.steps.column("prefill_sequences") > 0
+    return [int(place) - 1 for place in result.replica_of_step[chunks] if place > 0]
+
+
+def test_routers_see_nothing_of_who_gave_up_and_of_caches_that_have_gone() -> None:
+    """One by one, each comes when the one before is given up with its cache on the way, or has been answered."""
+    late = KVTransfer("after_prompt", token_s=0.0, latency_s=10.0, makes_first_token=True)
+    given_up = sent_on([Request(i, 2.0 * i, 8, 2) for i in range(3)], late, time_out_s=1.0)
+    assert [record.cancelled_s for record in given_up.records] == [1.0, 3.0, 5.0]
+    answered = sent_on([Request(i, 2.0 * i, 8, 2) for i in range(3)], replace(late, latency_s=0.0), router="least_kv")
+    assert prefill_engines(given_up) == prefill_engines(answered) == [0, 0, 0]
 
 
 def test_the_fast_engine_takes_many_rounds_at_once_where_prompts_are_computed_elsewhere() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from simulator.architecture import find_model, read_config
+from simulator import predict
+from simulator.architecture import find_model, read_config, tower_note
 from simulator.spec import SpecError
 
 
@@ -322,3 +323,19 @@ def test_a_quantizer_that_left_nothing_alone_mixes_nothing(tmp_path: Path) -> No
 def test_patterns_that_are_no_patterns_match_nothing(tmp_path: Path) -> None:
     wrong = {"quant_algo": "NVFP4", "ignore": ["re:(", 3, "", "layers."]}
     assert read_config(written(tmp_path, LLAMA_8B | {"quantization_config": wrong})).architecture.mixed_weights == ()
+
+
+def test_encoders_of_images_are_told_of_as_left_out(tmp_path: Path) -> None:
+    """Qwen3.5's: 27 layers, 1152 wide, 0.4B parameters with their MLPs of 4304."""
+    text = KNOWN["Qwen/Qwen3.5-27B"]
+    tower = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304}
+    seeing, blind = (
+        str(written(tmp_path, config, name)) for name, config in (("a", text | {"vision_config": tower}), ("b", text))
+    )
+    point: dict[str, Any] = {"hardware": "h100_sxm", "engine": "vllm", "method": "mtp", "num_speculative_tokens": 3, "batch": 1}
+    told, untold = (predict(**point, context_len=4000, target_model=model).warnings for model in (seeing, blind))
+    note = ["an image counts as the prompt tokens it becomes; the encoder of vision_config (about 0.4B parameters) is left out of "
+            "memory and time"]  # fmt: skip
+    assert [warning for warning in told if warning not in untold] == note
+    assert tower_note(str(written(tmp_path, text | {"audio_config": {}}, "c")))[0].startswith("a sound counts as")
+    assert tower_note("Qwen/Qwen3.5-27B") == []

@@ -268,6 +268,39 @@ def test_a_period_without_drafts_is_left_out_and_said(tmp_path: Path) -> None:
     assert "left out" in run.notes[0]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO 08-01 10:10:10 [loggers.py:118] Engine {rank:03d}: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: "
+        "{tokens:.1f} tokens/s, Running: {running} reqs, Waiting: 0 reqs, GPU KV cache usage: 1.0%",
+        "[2025-08-01 10:10:10 DP{rank} TP0] Decode batch, #running-req: {running}, #token: 900, token usage: 0.01, cuda graph: True, "
+        "gen throughput (token/s): {tokens:.2f}, #queue-req: 0",
+    ],
+    ids=["vLLM", "SGLang"],
+)
+def test_ranks_that_log_a_line_each_are_one_server(tmp_path: Path, line: str) -> None:
+    seen = [(0, 4, 100.0), (1, 6, 150.0), (0, 8, 200.0), (1, 6, 150.0)]
+    run = read_one(tmp_path, "\n".join(line.format(rank=rank, running=running, tokens=tokens) for rank, running, tokens in seen))
+    assert run.value("concurrency_mean") == pytest.approx(6 + 6)
+    assert run.value("output_tokens_per_s") == pytest.approx(150 + 150)
+
+
+def test_of_several_engines_behind_one_page_what_runs_adds_up_and_what_each_shows_does_not(tmp_path: Path) -> None:
+    page = tmp_path / "metrics.txt"
+    page.write_text(
+        "".join(
+            f'sglang:num_running_reqs{{model_name="m",dp_rank="{rank}"}} {running}\n'
+            f'sglang:spec_num_steps{{model_name="m",dp_rank="{rank}"}} 3\n'
+            f'sglang:spec_accept_length{{model_name="m",dp_rank="{rank}"}} {length}\n'
+            for rank, running, length in ((0, 5, 2.5), (1, 7, 2.7))
+        )
+    )
+    (run,) = runs_of([page])
+    assert run.value("running") == 12
+    assert run.value("num_speculative_tokens") == 3
+    assert run.value("mean_acceptance_length") == pytest.approx(2.6)
+
+
 def test_two_pages_are_their_difference(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     warmup = Counts([500, 10, 10, 10])

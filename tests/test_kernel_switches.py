@@ -307,7 +307,8 @@ def test_heads_of_several_widths_get_the_kernel_that_takes_them_all() -> None:
     mixed = deployment(engine="vllm", target_model="google/gemma-4-31B-it")
     told = deployment(engine="vllm", target_model="google/gemma-4-31B-it", attention_backend="triton")
     assert mixed.engine == told.engine
-    point = {"hardware": "a100_sxm_80gb", "engine": "vllm", "method": "mtp", "num_speculative_tokens": 3, "context_len": 4000}
+    point = {"hardware": "a100_sxm_80gb", "engine": "vllm", "method": "mtp", "num_speculative_tokens": 3}
+    point |= {"batch": 1, "context_len": 4000}
     unasked, other = (
         predict(**point, target_model="google/gemma-4-31B-it", **chosen) for chosen in ({}, {"attention_backend": "flash_attn"})
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import yaml
@@ -9,10 +11,13 @@ import yaml
 from simulator import explain, theory
 from simulator.draft_policy import AcceptanceWindow, GoodputOptimal
 from simulator.scenario import scenario_of
+from simulator.serving import serve
 from simulator.serving.policies import DraftPolicy, GoodputPolicy, WindowPolicy, pooled_acceptance_rate
 from simulator.simulation import Server, SimulationResult, simulate
 from simulator.spec import SpecError, parse_yaml
 from simulator.speculation import Speculation
+from tests.test_laws import AffinePricer, IndependentPath
+from tests.test_laws import Scenario as Load
 from tests.test_simulation import BASE, scenario, times_of, workload
 
 POLICIES = {
@@ -53,6 +58,21 @@ LOADS = {
     },
     "ranks": {"parallel": {"data_parallel_size": 2}},
 }
+
+
+def test_drafting_again_takes_blocks_from_nobody_where_whole_requests_were_admitted():
+    spec = AcceptanceWindow(window=20, least=1.9, retry_rounds=8, look_every=4)
+    gammas: set[int] = set()
+    for seed in range(12):
+        load = Load(
+            seed, num_requests=24, longest_output=60, gap_s=0.01, num_speculative_tokens=5, acceptance_rate=0.3, total_blocks=60,
+            max_num_seqs=64, max_num_batched_tokens=512, max_model_len=1000, admission="whole_request",
+        )  # fmt: skip
+        paths = partial(IndependentPath, seed=seed, acceptance_rate=0.3)
+        result = serve(load.requests(), load.rules(), AffinePricer(), paths, WindowPolicy(spec, 5))
+        assert not result.steps.column("preempted").any()
+        gammas |= set((result.steps.column("drafted") // np.maximum(result.steps.column("decode_sequences"), 1)).tolist())
+    assert {0, 5} <= gammas
 
 
 @pytest.mark.parametrize("load", LOADS)

@@ -157,6 +157,14 @@ def test_a_user_of_a_closed_loop_goes_on_after_giving_up() -> None:
     assert arrivals == [0.0, 6.5, 7.0 + 4]  # its next request waits for the step in progress
 
 
+def test_who_arrives_goes_before_who_comes_because_another_gives_up_then() -> None:
+    """The second turn is sent as the first is given up, at the instant at which another request arrives."""
+    turns = [Request(0, 0.0, 8, 50), Request(1, 0.0, 8, 1, follows=0)]
+    records = run([*turns, Request(2, 6.5, 8, 1)], QUEUE, time_out_s=6.5).records
+    assert [record.arrival_s for record in records] == [0.0, 6.5, 6.5]
+    assert [record.first_scheduled_s for record in records[1:]] == [8.0, 7.0]
+
+
 def test_patience_must_be_above_nothing() -> None:
     with pytest.raises(ValueError, match="time_out_s must be above 0"):
         run([Request(0, 0.0, 8, 2)], RULES, time_out_s=0.0)

@@ -35,6 +35,21 @@ def test_above_a_hundred_rows_sixteen_bit_overtakes() -> None:
     assert seconds(256) > seconds(256, weights="fp16")
 
 
+def test_floats_of_four_bits_take_the_same_kernel_where_tensor_units_have_none() -> None:
+    """vllm-project/vllm#17687, sgl-project/sglang#19652."""
+    for engine in ("vllm", "sglang"):
+        found = {
+            (name, weights): find_engine(engine).row_law(weights, find_hardware(name))
+            for name in ("a100_sxm_80gb", "l40s", "h100_sxm", "b200_sxm", "rtx_pro_6000")
+            for weights in ("nvfp4", "mxfp4")
+        }
+        expands = {place for place, law in found.items() if law is not None and law.arithmetic_fraction is not None}
+        assert expands == {(name, each) for name in ("a100_sxm_80gb", "l40s") for each in ("nvfp4", "mxfp4")} | {
+            ("h100_sxm", "nvfp4")
+        }
+    assert seconds(1024, weights="nvfp4") > 1.3 * seconds(1024, weights="fp16")
+
+
 def test_a_quantized_target_gains_less_under_load() -> None:
     """C50 (vllm-project/vllm#24322): a 72B in 4 bit on four devices gained at batch 1 and nothing above."""
     point = {"hardware": "a100_sxm_80gb", "engine": "vllm_2025", "target_model": "Qwen/Qwen2.5-72B", "method": "draft_model"}

@@ -84,9 +84,10 @@ class IndependentAcceptance(AcceptanceLaw):
 
     def path(self, request_id: int, output_tokens: int, seed: int, *, prompt_tokens: int = 0) -> AcceptancePath:  # noqa: ARG002
         uniforms = UniformStream(seed, b"acceptance", request_id)
+        rate = np.array(self.acceptance_rate)  # an array meets another of no dimensions sooner than it meets a number
 
         def flags(positions: int, depth: int) -> Flags:
-            return uniforms.first(positions + depth) < self.acceptance_rate
+            return uniforms.first(positions + depth) < rate
 
         return AcceptancePath(flags, output_tokens, _constant_proposals(seed, request_id, self.proposal_rate))
 

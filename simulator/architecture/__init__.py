@@ -16,6 +16,7 @@ from simulator.architecture.mixed_weights import MixedWeights, Part
 from simulator.architecture.problems import model_problems
 from simulator.architecture.shape import ModelArchitecture
 from simulator.architecture.stand_ins import block_drafter, eagle_head, hydra_heads, medusa_heads, mtp_head, stand_in_draft
+from simulator.architecture.towers import tower_note
 
 __all__ = [
     "ONE_BLOCK_LETTERS",
@@ -43,5 +44,6 @@ __all__ = [
     "read_config",
     "stand_in_draft",
     "stored_weights",
+    "tower_note",
     "unsupported",
 ]

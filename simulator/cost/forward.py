@@ -20,7 +20,6 @@ from simulator.cost.forward_pass import ForwardPass
 from simulator.cost.invariant import matrix_rates
 from simulator.cost.parallelism import ONE_GROUP, Parallelism
 from simulator.cost.roofline import (
-    Bound,
     Operation,
     elementwise_s,
     gemm,
@@ -70,7 +69,7 @@ class ForwardCost:
     captured: bool = True
     _heads: dict[int, Operation] = field(default_factory=dict, init=False, repr=False)
     _fusions: dict[int, float] = field(default_factory=dict, init=False, repr=False)
-    _by_rows: dict[int, tuple[CostTerm, CostTerm]] = field(default_factory=dict, init=False, repr=False)
+    _by_rows: dict[int, tuple[Operation, Operation]] = field(default_factory=dict, init=False, repr=False)
     _decoding: dict[tuple[int, int, int, float], _OtherTerms] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -189,15 +188,15 @@ class ForwardCost:
         def by_tokens(tokens: int) -> tuple[float, float, float, float]:
             """Rows of the graph that runs, or of the pass; seconds of layers, small kernels and launches that no graph holds."""
             graph_rows = captured(tokens)
-            layers, small_kernels = self._terms_by_rows(graph_rows or tokens)
+            layers, small_kernels = self._dense_and_small(graph_rows or tokens)
             return graph_rows or tokens, layers.seconds, small_kernels.seconds, launches_s if graph_rows is None else 0.0
 
         rows, layers_s, small_s, launch_s = all_looked_up(by_tokens, new_tokens, 4)
-        layers, small_kernels = self._terms_by_rows(int(known(rows)))
+        layers, small_kernels = self._dense_and_small(int(known(rows)))
         terms = [
-            layers._replace(seconds=layers_s),
+            CostTerm("layers", layers_s, layers.bound),
             *terms_at(self._head_term, asked.logit_rows),
-            small_kernels._replace(seconds=small_s),
+            CostTerm("small_kernels", small_s, small_kernels.bound),
         ]
         if self.moe_layers:
             terms.append(self.experts.term(asked, new_tokens))
@@ -223,13 +222,11 @@ class ForwardCost:
         head = self.lm_head(rows)
         return (CostTerm("lm_head", head.seconds, head.bound),)
 
-    def _terms_by_rows(self, rows: int) -> tuple[CostTerm, CostTerm]:
+    def _dense_and_small(self, rows: int) -> tuple[Operation, Operation]:
         """Layers and small kernels, which depend on the number of rows alone."""
         found = self._by_rows.get(rows)
         if found is None:
-            layers, (small_s, small_bound) = self.layer_gemms(rows), self._small_kernels(rows)
-            layers_term = CostTerm("layers", layers.seconds, layers.bound)
-            found = self._by_rows[rows] = layers_term, CostTerm("small_kernels", small_s, small_bound)
+            found = self._by_rows[rows] = self.layer_gemms(rows), self._small_kernels(rows)
         return found
 
     def layer_gemms(self, rows: int) -> Operation:
@@ -291,9 +288,9 @@ class ForwardCost:
         dtype, law = self.hardware.compute_dtype(stored.name), self.engine.row_law(stored.name, self.hardware)
         return gemms(rows, shapes, stored.bytes, self.hardware, dtype, law, matrix_rates(self.engine, self.hardware, dtype))
 
-    def _small_kernels(self, rows: int) -> tuple[float, Bound]:
+    def _small_kernels(self, rows: int) -> Operation:
         moved = 4.0 * rows * self.architecture.hidden_size
         each_s = elementwise_s(moved, self.hardware)
         launch = each_s <= self.hardware.coefficients.elementwise_overhead_s.value
         count = self.mixers * SMALL_KERNELS_PER_MIXER + self.mlps * SMALL_KERNELS_PER_MLP
-        return count * each_s, "latency" if launch else "memory"
+        return Operation(count * each_s, "latency" if launch else "memory")

@@ -230,7 +230,8 @@ class StepPricer:
             own = _named(self._decode_terms(asked, drafted, sequences, asked.context_tokens))
             beside = self._prompts_by_drafts.get(drafted)
             if beside is None:
-                beside = self._prompts_by_drafts[drafted] = PromptsBeside(partial(self._prompts_beside, drafted))
+                # By formulas that do not know this pricer, so that no reference cycle keeps it and all that it remembers.
+                beside = self._prompts_by_drafts[drafted] = PromptsBeside(partial(replace(self)._prompts_beside, drafted))
             return AlikeRounds(tape, self.scale.scaled(own, drafted > 0), _target_s(own), partial(beside, sequences))
         except TypeError:
             return None

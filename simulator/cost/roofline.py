@@ -43,7 +43,10 @@ def smooth_maximum(first: float, second: float, smoothness: float) -> float:
     (1.26, 1.0)
     """
     high, low = (first, second) if first > second else (second, first)
-    return float(high * (1.0 + (low / high) ** smoothness) ** (1.0 / smoothness)) if high > 0 else 0.0
+    if high <= 0:
+        return 0.0
+    over: float = (1.0 + (low / high) ** smoothness) ** (1.0 / smoothness)
+    return high * over
 
 
 def gemm(
@@ -97,7 +100,9 @@ def gemms(
             compute_s *= wave_stretch(rows, n, tile, units) ** wave_power
         busy_s, block_s = smooth_maximum(memory_s, compute_s, smoothness), 0.0
         if walk_s_per_k > 0:
-            block_s = min(walk_s_per_k * k, walk_longest_s)
+            block_s = walk_s_per_k * k
+            if block_s > walk_longest_s:
+                block_s = walk_longest_s
             busy_s = math.sqrt(busy_s * busy_s + block_s * block_s)
         seconds = count * (overhead_s + factor * busy_s)
         bound = _bound(overhead_s + block_s, memory_s, compute_s)

@@ -27,25 +27,33 @@ _HISTOGRAMS = {
     "vllm:request_generation_tokens": "output_tokens_mean",
 }
 _GAUGES = {
-    "vllm:num_requests_running": ("running", 1.0),
-    "vllm:num_requests_waiting": ("waiting", 1.0),
-    "vllm:kv_cache_usage_perc": ("kv_cache_usage", 1.0),
-    "sglang:num_running_reqs": ("running", 1.0),
-    "sglang:spec_accept_length": ("mean_acceptance_length", 1.0),
-    "sglang:spec_num_steps": ("num_speculative_tokens", 1.0),
+    "vllm:num_requests_running": "running",
+    "vllm:num_requests_waiting": "waiting",
+    "vllm:kv_cache_usage_perc": "kv_cache_usage",
+    "sglang:num_running_reqs": "running",
+    "sglang:spec_accept_length": "mean_acceptance_length",
+    "sglang:spec_num_steps": "num_speculative_tokens",
 }
+# Gauges that add up over the engines behind one page (data-parallel ranks); of the others their mean is what one engine shows.
+_ADDED_UP = ("running", "waiting")
 
 
 @dataclass(frozen=True)
 class Page:
-    """Samples of one scrape: (name without ``_total``, labels) → value, summed over engines."""
+    """Samples of one scrape: (name without ``_total``, labels) → value, summed over engines. engines: how many each sums up."""
 
     source: str
     samples: Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
+    engines: Mapping[tuple[str, tuple[tuple[str, str], ...]], int]
     models: frozenset[str]
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.samples.get((name, tuple(sorted(labels.items()))))
+
+    def mean(self, name: str) -> float | None:
+        """Of the engines."""
+        total = self.value(name)
+        return None if total is None else total / self.engines[name, ()]
 
     def positions(self, name: str) -> dict[int, float]:
         """Values by the label ``position``."""
@@ -75,6 +83,7 @@ def read(before: str | Path, after: str | Path | None = None) -> Iterator[Observ
 def page(path: str | Path) -> Page:
     """The samples of a metrics page. Raises `SpecError` where a line of an engine is no sample, or several models share it."""
     samples: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+    engines: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
     models: set[str] = set()
     for number, text in lines(path):
         if not text.startswith(("vllm:", "sglang:")):
@@ -93,12 +102,12 @@ def page(path: str | Path) -> Page:
             models.add(model)
         kept = {key: labels[key] for key in ("position",) if key in labels}
         key = (match[1].removesuffix("_total"), tuple(sorted(kept.items())))
-        samples[key] = samples.get(key, 0.0) + value
+        samples[key], engines[key] = samples.get(key, 0.0) + value, engines.get(key, 0) + 1
     if not samples:
         raise SpecError([Problem(str(path), "", "must be a metrics page of vLLM or SGLang (names start with vllm: or sglang:)")])
     if len(models) > 1:
         raise SpecError([Problem(str(path), "model_name", "must be one model", ", ".join(sorted(models)))])
-    return Page(str(path), samples, frozenset(models))
+    return Page(str(path), samples, engines, frozenset(models))
 
 
 def _run(last: Page, first: Page | None) -> ObservedRun:
@@ -116,10 +125,10 @@ def _run(last: Page, first: Page | None) -> ObservedRun:
         total, count = counted(name + "_sum"), counted(name + "_count")
         if total is not None and count:
             found.derived(ours, total / count, f"{name}_sum / {name}_count", how)
-    for name, (ours, scale) in _GAUGES.items():
-        gauge = last.value(name)
+    for name, ours in _GAUGES.items():
+        gauge = last.value(name) if ours in _ADDED_UP else last.mean(name)
         if gauge is not None and math.isfinite(gauge):
-            found.derived(ours, gauge * scale, name, "gauge at the last scrape")
+            found.derived(ours, gauge, name, "gauge at the last scrape")
     if "num_speculative_tokens" in found.readings:
         found.derived("num_speculative_tokens", int(found.readings["num_speculative_tokens"].value), "sglang:spec_num_steps", "γ")
     tokens = counted("vllm:generation_tokens")

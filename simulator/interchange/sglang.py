@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,8 @@ def _requests(values: Mapping[str, Any]) -> RequestArrays | None:
 
 # ----------------------------------------------------------------------------------------------------------------- log
 
+# Data-parallel ranks log a line each.
+_RANK = re.compile(r"\bDP(\d+)\b")
 _FIELDS = {
     "running": re.compile(r"#running-req: (\d+)"),
     "length": re.compile(r"accept len: ([\d.]+|nan)"),
@@ -125,25 +128,32 @@ def read_log(path: str | Path, draft_tokens: int | None = None) -> Iterator[Obse
     """One run: the decode lines of a server log. `draft_tokens` counts the root, as the server's flag does; needed where the
     lines print a rate and no length. Each line covers the same number of passes, so lines weigh alike. Raises `SpecError`."""
     found = Collector(str(path))
-    means = {name: _Mean() for name in _FIELDS}
+    means: dict[str, _Mean] = defaultdict(_Mean)
+    by_rank: dict[tuple[str, str], _Mean] = defaultdict(_Mean)
     decode_lines = eager = 0
     for number, text in lines(path):
         if not is_log(text):
             continue
         decode_lines += 1
+        rank = _RANK.search(text)
         for name, pattern in _FIELDS.items():
             match = pattern.search(text)
             if match is not None and name == "graph":
                 eager += match[1] == "False"
             elif match is not None and match[1] != "nan":
-                means[name].add(printed_number(match[1], f"{path}:{number}", name))
+                mean = by_rank[name, rank[1] if rank else ""] if name in ("running", "throughput") else means[name]
+                mean.add(printed_number(match[1], f"{path}:{number}", name))
     if not decode_lines:
         raise SpecError([Problem(str(path), "", "must hold lines of SGLang such as 'Decode batch, #running-req: …'")])
     notes = _acceptance_of_lines(found, means["length"], means["rate"], draft_tokens)
-    how = f"mean of {decode_lines} decode lines"
-    found.derived("concurrency_mean", means["running"].value, "#running-req", how)
-    if means["throughput"].value:
-        found.derived("output_tokens_per_s", means["throughput"].value, "gen throughput", how)
+    ranks = len({rank for _, rank in by_rank})
+    how = f"mean of {decode_lines} decode lines" + (f", added up over {ranks} ranks" if ranks > 1 else "")
+    running, throughput = (
+        sum(mean.value for (name, _), mean in by_rank.items() if name == asked) for asked in ("running", "throughput")
+    )
+    found.derived("concurrency_mean", running, "#running-req", how)
+    if throughput:
+        found.derived("output_tokens_per_s", throughput, "gen throughput", how)
     if eager:
         notes.append(f"{eager} of {decode_lines} decode lines ran without a CUDA graph")
     found.raise_problems()

@@ -34,6 +34,8 @@ _ENGINE = re.compile(
     + _NUMBER
     + r" tokens/s, Running: (\d+) reqs?, (?:Swapped: \d+ reqs, )?(?:Waiting|Pending): (\d+) reqs"
 )
+# Data-parallel ranks log a line each.
+_RANK = re.compile(r"\bEngine (\d+): ")
 _KV = {
     "kv_cache_bytes": (re.compile(r"Available KV cache memory: " + _NUMBER + " GiB"), 2.0**30, "GiB · 2^30"),
     "kv_cache_tokens": (re.compile(r"GPU KV cache size: " + _NUMBER + " tokens"), 1.0, "as printed"),
@@ -60,7 +62,7 @@ class _Log:
         self.periods: list[_Period] = []
         self.since_start: tuple[int, dict[str, int]] | None = None
         self.restarts = 0
-        self.busy_lines, self.running, self.throughput = 0, 0, 0.0
+        self.busy: dict[str, _Busy] = {}  # by rank
         self.engine_lines = self.unreadable = 0
 
     def take(self, number: int, text: str) -> None:
@@ -81,9 +83,9 @@ class _Log:
         elif match := _ENGINE.search(text):
             self.engine_lines += 1
             if (running := whole_number(match[2], where, "Running")) > 0:
-                self.busy_lines += 1
-                self.running += running
-                self.throughput += printed_number(match[1], where, "Avg generation throughput")
+                rank = _RANK.search(text)
+                throughput = printed_number(match[1], where, "Avg generation throughput")
+                self.busy.setdefault(rank[1] if rank else "", _Busy()).add(running, throughput)
         else:
             for ours, (pattern, scale, how) in _KV.items():
                 if match := pattern.search(text):
@@ -109,10 +111,13 @@ class _Log:
             must = "must hold lines of vLLM such as 'SpecDecoding metrics: …' or 'Avg generation throughput: …'"
             raise SpecError([Problem(self.source, "", must)])
         self.found.raise_problems()
-        if self.busy_lines:
-            how = f"mean of {self.busy_lines} lines with running requests"
-            self.found.derived("concurrency_mean", self.running / self.busy_lines, "Running", how)
-            self.found.derived("output_tokens_per_s", self.throughput / self.busy_lines, "Avg generation throughput", how)
+        if self.busy:
+            ranks = self.busy.values()
+            how = f"mean of {sum(rank.lines for rank in ranks)} lines with running requests"
+            how += f", added up over {len(ranks)} engines" if len(ranks) > 1 else ""
+            self.found.derived("concurrency_mean", sum(rank.running / rank.lines for rank in ranks), "Running", how)
+            throughput = sum(rank.throughput / rank.lines for rank in ranks)
+            self.found.derived("output_tokens_per_s", throughput, "Avg generation throughput", how)
         return ObservedRun(FORMAT, self.source, self.found.readings, counts, None, tuple(notes))
 
     def _sum_of_periods(self) -> AcceptanceCounters | None:
@@ -148,6 +153,19 @@ class _Log:
         self.found.derived("mean_acceptance_length", emitted / rounds, f"line {number}", how)
         self.found.derived("num_speculative_tokens", gamma, "Number of speculative tokens", "as printed")
         return AcceptanceCounters(rounds, drafted, emitted - rounds)
+
+
+class _Busy:
+    """Sums over the lines of one rank on which requests run."""
+
+    __slots__ = ("lines", "running", "throughput")
+
+    def __init__(self) -> None:
+        self.lines = self.running = 0
+        self.throughput = 0.0
+
+    def add(self, running: int, throughput: float) -> None:
+        self.lines, self.running, self.throughput = self.lines + 1, self.running + running, self.throughput + throughput
 
 
 class _Period:

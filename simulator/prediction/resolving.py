@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from simulator.acceptance import AcceptanceSpec
-from simulator.architecture import ModelArchitecture, find_model, published_weights, stored_weights
+from simulator.architecture import ModelArchitecture, find_model, published_weights, stored_weights, tower_note
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism
 from simulator.draft_tree import TREE_EXAMPLES, Tree, read_tree
@@ -54,6 +54,7 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     weights, kv_cache = _precision(point, hardware, warnings)
     warnings += arithmetic_warning(hardware, weights)
     warnings += mixed_warning(point.target_model, target, weights)
+    warnings += tower_note(point.target_model)
     drafter, extra_std = find_drafter(point, target, gamma, document, warnings)
     kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
     remote = remote_draft_of(point, document)

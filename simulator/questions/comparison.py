@@ -7,19 +7,17 @@ measured for its method. What speculation takes of the memory stands beside what
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulator.acceptance import band_for
 from simulator.cost.deployment import Deployment
 from simulator.cost.spread import Estimate, Spread
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.cost.unmeasured import unmeasured, unmeasured_note
 from simulator.draft_tree import Tree
-from simulator.hardware import find_hardware
-from simulator.number_format import FORMATS
-from simulator.scenario import ALTERNATIVES, NO_DRAFTER, Scenario, scenario_of
+from simulator.questions.comparison_axes import AXES, changed
+from simulator.scenario import NO_DRAFTER, Scenario, scenario_of
 from simulator.serving import ServingResult, Summary, summarise
 from simulator.simulation import (
     Progress,
@@ -32,14 +30,11 @@ from simulator.simulation import (
     speculative_servers,
     verdict_of,
 )
-from simulator.spec import Document, Problem, SpecError, nearest
-from simulator.speculation import HEAD_FAMILIES, METHODS, MODELLESS_METHODS
+from simulator.spec import Problem, SpecError, nearest
 from simulator.workload import Request
 
 # More requests than this move no mean by a per cent.
 MOST_REQUESTS = 1000
-AXES = ("method", "draft-tp", "quantize", "hardware")
-_QUANTIZED = ("own", "fp8", "int4")
 
 
 @dataclass(frozen=True)
@@ -104,7 +99,7 @@ def compare(scenario: Scenario, axis: str, values: Sequence[str] = (), progress:
         raise SpecError([Problem("--by", "", f"must be one of {', '.join(AXES)}", repr(axis), nearest(axis, AXES))])
     if not scenario.deployment.speculative:
         raise SpecError([scenario.document.problem(("speculation",), "must be given: compare is about speculation")])
-    changes, notes = _CHANGES[axis](scenario, values)
+    changes, notes = AXES[axis](scenario, values)
     base = _served(Server.of(scenario), _requests(scenario))
     require_served(scenario, base)
     if base.tpot_s is None:
@@ -118,12 +113,9 @@ def compare(scenario: Scenario, axis: str, values: Sequence[str] = (), progress:
     return ComparedScenarios(axis, scenario, base.tpot_s.mean, tuple(rows), tuple(notes))
 
 
-# ------------------------------------------------------------------------------------------------------------- one row
-
-
 def _alternative(name: str, scenario: Scenario, change: Mapping[str, Any]) -> Alternative:
     try:
-        other = scenario_of(_changed(scenario.document, change))
+        other = scenario_of(changed(scenario.document, change))
         if not other.deployment.speculative:
             raise SpecError([Problem("", "", "drafts nothing")])
         return replace(_row(name, other), doubts=_doubts_of(other, scenario))
@@ -233,101 +225,3 @@ def _served(server: Server, requests: tuple[Request, ...]) -> Summary:
 
 def _requests(scenario: Scenario) -> tuple[Request, ...]:
     return scenario.requests()[:MOST_REQUESTS]
-
-
-def _changed(document: Document, change: Mapping[str, Any]) -> Document:
-    """The document with sections merged, without its alternatives; None takes a key or a section away."""
-    data = {key: value for key, value in document.data.items() if key != ALTERNATIVES}
-    for section, keys in change.items():
-        if keys is None or not isinstance(keys, Mapping):
-            data[section] = keys
-        else:
-            old = data.get(section)
-            merged = {**(old if isinstance(old, Mapping) else {}), **keys}
-            data[section] = {key: value for key, value in merged.items() if value is not None}
-        if data[section] is None:
-            del data[section]
-    return Document(document.source, data, document.lines)
-
-
-# -------------------------------------------------------------------------------------------------------- what differs
-
-Changes = dict[str, dict[str, Any]]
-
-
-def _unknown(noun: str, name: str, names: Sequence[str]) -> SpecError:
-    return SpecError([Problem("--values", "", f"must be a {noun} ({', '.join(names)})", repr(name), nearest(name, names))])
-
-
-def _methods(scenario: Scenario, values: Sequence[str]) -> tuple[Changes, Iterator[str]]:
-    """The scenario's own method as it is; others with a head built from the target, and acceptance as measured elsewhere."""
-    spec = scenario.file.speculation
-    assert spec is not None
-    gammas = tuple(sorted({shape.depth for shape in scenario.shapes}))
-    known = [name for name in METHODS if name != "none" and (name in HEAD_FAMILIES or name in MODELLESS_METHODS)]
-    asked = list(values) or [name for name in known if band_for(name, gammas[0]) is not None and _has(scenario, name)]
-    for name in asked:
-        if name not in METHODS or name == "none":
-            raise _unknown("method", name, METHODS[1:])
-    changes: Changes = {f"{spec.method} (own)": {}}
-    for name in asked:
-        if name != spec.method:
-            section = dict.fromkeys(type(spec).model_fields) | {
-                "method": name,
-                "num_speculative_tokens": gammas if len(gammas) > 1 else gammas[0],
-            }
-            changes[name] = {"speculation": section, "acceptance": None, "parallel": {"draft_tensor_parallel_size": None}}
-    note = (
-        f"other methods draft γ = {', '.join(map(str, gammas))} by a head of the usual shape built from the target, and run at "
-        "the lowest and the highest acceptance measured for their method on any model: ranges, not predictions for this text"
-    )
-    return changes, iter([note] if len(changes) > 1 else [])
-
-
-def _has(scenario: Scenario, method: str) -> bool:
-    """MTP needs a target that was trained with modules for it; suffix trees and n-grams need nothing."""
-    return method != "mtp" or bool(scenario.deployment.target.num_nextn_predict_layers)
-
-
-def _draft_sizes(scenario: Scenario, values: Sequence[str]) -> tuple[Changes, Iterator[str]]:
-    """The draft on one device, on the target's, and on powers of two between."""
-    own = scenario.deployment.tensor_parallel_size
-    if scenario.deployment.separate_drafter is None or scenario.deployment.remote_draft is not None:
-        must = "must have a drafter beside the target to compare its tensor parallelism"
-        raise SpecError([scenario.document.problem(("speculation",), must)])
-    asked = list(values) or [str(2**power) for power in range(own.bit_length()) if 2**power <= own]
-    for value in asked:
-        if not value.isdecimal() or not 1 <= int(value[:3]) <= 64:
-            raise SpecError([Problem("--values", "", "must be numbers of devices from 1 to 64", repr(value))])
-    return {f"draft on {size}": {"parallel": {"draft_tensor_parallel_size": int(size)}} for size in asked}, iter(())
-
-
-def _weights(scenario: Scenario, values: Sequence[str]) -> tuple[Changes, Iterator[str]]:
-    """Types of the target's weights, each without and with speculation."""
-    known = [name for name in FORMATS if name not in ("fp32",)]
-    asked = [scenario.deployment.weights if value == "own" else value for value in (values or _QUANTIZED)]
-    for value in asked:
-        if value not in known:
-            raise _unknown("type of weights", value, known)
-    note = (
-        "quality and acceptance are taken as equal: types of weights change the text a little, and a head trained on the wide "
-        "target may accept less under a narrow one"
-    )
-    return {name: {"target": {"weights": name}} for name in dict.fromkeys(asked)}, iter([note])
-
-
-def _devices(scenario: Scenario, values: Sequence[str]) -> tuple[Changes, Iterator[str]]:
-    """The scenario's own device and others."""
-    if not values:
-        raise SpecError([Problem("--values", "", "must be given: devices to compare with, such as h200_sxm,b200_sxm")])
-    own = scenario.deployment.hardware.profile_id
-    found = {find_hardware(name, "", "--values").profile_id: name for name in values}
-    return {f"{own} (own)": {}} | {id: {"hardware": name} for id, name in found.items() if id != own}, iter(())
-
-
-_CHANGES: dict[str, Callable[[Scenario, Sequence[str]], tuple[Changes, Iterator[str]]]] = {
-    "method": _methods,
-    "draft-tp": _draft_sizes,
-    "quantize": _weights,
-    "hardware": _devices,
-}

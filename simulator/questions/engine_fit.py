@@ -24,6 +24,7 @@ from simulator.cost.unmeasured import measured_in
 from simulator.hardware import Hardware, Quantity
 from simulator.prediction import OperatingPoint, Prediction, Question, accepted, answer, benchmark_speedup, resolve
 from simulator.questions.published_cases import PublishedCase
+from simulator.questions.whitening import whitened
 from simulator.serving_engine import Measured, ServingEngine
 
 # Runs repeated in one configuration differ by 3 % (median) and 11-12 % (90th percentile); whole families by about as much again.
@@ -189,12 +190,12 @@ class EngineFit:
         groups = [np.flatnonzero(families == name) for name in seen]
 
         def residuals(log_values: NDArray[np.float64]) -> NDArray[np.float64]:
-            errors = whitened(self.errors(log_values, chosen), groups)
+            errors = by_family(self.errors(log_values, chosen), groups)
             return np.concatenate([errors, (log_values - self.prior) / self.prior_std])
 
         def jacobian(log_values: NDArray[np.float64]) -> NDArray[np.float64]:
             slopes = self.slopes(log_values, chosen)
-            white = [whitened(column, groups) for column in slopes.T]
+            white = [by_family(column, groups) for column in slopes.T]
             return np.concatenate([np.array(white).T, np.diag(1 / self.prior_std)])
 
         from scipy.optimize import least_squares  # slow to load
@@ -267,12 +268,11 @@ def _engine_id(point: OperatingPoint) -> str:
     return path.stem if path else ""
 
 
-def whitened(errors: NDArray[np.float64], groups: Sequence[NDArray[np.intp]]) -> NDArray[np.float64]:
+def by_family(errors: NDArray[np.float64], groups: Sequence[NDArray[np.intp]]) -> NDArray[np.float64]:
     """Errors as independent unit ones, where each is a run's own (RUN_STD) plus one that its family shares (FAMILY_STD)."""
-    white = errors / RUN_STD
+    white = np.empty_like(errors)
     for group in groups:
-        shrink = RUN_STD / math.hypot(RUN_STD, math.sqrt(len(group)) * FAMILY_STD)
-        white[group] -= errors[group].mean() / RUN_STD * (1 - shrink)
+        white[group] = whitened(errors[group], RUN_STD, FAMILY_STD)
     return white
 
 

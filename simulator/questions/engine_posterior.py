@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from simulator.cost.doubts import ROUND_NOISE_STD
 from simulator.cost.uncertainty import STEP_NOISE_STD, quantities, with_constant
 from simulator.questions.measured_point import Anchor, MeasuredPoint
+from simulator.questions.whitening import whitened
 from simulator.scenario import Scenario
 from simulator.serving_engine import ServingEngine
 
@@ -73,7 +74,7 @@ class EnginePosterior:
             effect = self._log_s(chosen, anchors, moved) - self._log_s(chosen, anchors, self.prior)
             if not effect.any():
                 del fates[name]  # of other methods and other kinds of layers
-            elif np.linalg.norm(_whitened(effect)) < 1:
+            elif np.linalg.norm(_of_points(effect)) < 1:
                 fates[name] = "moves too little"
             elif name in INSEPARABLE:
                 fates[name] = "not told apart"
@@ -111,7 +112,7 @@ class EnginePosterior:
         """d(whitened errors, then priors) / d ln(constant)."""
         base = self._log_s(chosen, anchors, at)
         columns = [
-            _whitened((self._log_s(chosen, anchors, dict(at, **{name: at[name] + _STEP})) - base) / _STEP) for name in free
+            _of_points((self._log_s(chosen, anchors, dict(at, **{name: at[name] + _STEP})) - base) / _STEP) for name in free
         ]
         widths = np.array([self.prior_std[name] for name in free])
         return np.concatenate([np.array(columns).T, np.diag(1 / widths)])
@@ -128,7 +129,7 @@ class EnginePosterior:
 
         def residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
             asked = dict(self.prior, **dict(zip(free, values, strict=True)))
-            return np.concatenate([_whitened(self._log_s(chosen, anchors, asked) - measured), (values - middle) / width])
+            return np.concatenate([_of_points(self._log_s(chosen, anchors, asked) - measured), (values - middle) / width])
 
         from scipy.optimize import least_squares  # slow to load
 
@@ -151,8 +152,6 @@ class EnginePosterior:
         return np.array([math.log(self.points[index].predicted_s(engine, anchor)) for index, anchor in pairs])
 
 
-def _whitened(errors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Errors as independent unit ones, where each is a run's own (ROUND_NOISE_STD) plus one that all share (STEP_NOISE_STD)."""
-    shrink = ROUND_NOISE_STD / math.hypot(ROUND_NOISE_STD, math.sqrt(len(errors)) * STEP_NOISE_STD)
-    white: NDArray[np.float64] = (errors - errors.mean() * (1 - shrink)) / ROUND_NOISE_STD
-    return white
+def _of_points(errors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of runs on one device, whose kernels they share."""
+    return whitened(errors, ROUND_NOISE_STD, STEP_NOISE_STD)

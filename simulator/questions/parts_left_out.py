@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.prediction import Question
-from simulator.questions.engine_fit import CONSTANTS, ROBUST, UNFITTED, EngineFit, Fit, whitened, with_constants
+from simulator.questions.engine_fit import CONSTANTS, ROBUST, UNFITTED, EngineFit, Fit, by_family, with_constants
 from simulator.serving_engine import Measured, ServingEngine, find_engine
 
 UNKNOWN_ENGINE = "generic"
@@ -45,8 +45,8 @@ class FitsWithout:
         kept = np.flatnonzero(~np.isin(self.chosen, list(places)))
         families = self.fit.families[self.chosen[kept]]
         groups = [np.flatnonzero(families == name) for name in sorted(set(families))]
-        slopes = np.array([whitened(column, groups) for column in self.slopes[kept].T], dtype=np.float64).T
-        errors = whitened(self.errors[kept], groups)
+        slopes = np.array([by_family(column, groups) for column in self.slopes[kept].T], dtype=np.float64).T
+        errors = by_family(self.errors[kept], groups)
         rows: NDArray[np.float64] = np.concatenate([slopes, np.diag(1 / self.fit.prior_std)])
         start: NDArray[np.float64] = np.concatenate([errors, (self.full.log_values - self.fit.prior) / self.fit.prior_std])
         move: NDArray[np.float64] = np.zeros(len(CONSTANTS))

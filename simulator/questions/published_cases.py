@@ -26,12 +26,13 @@ BUILT_ON, UNSEEN = "cases.csv", "unseen_cases.csv"
 
 @dataclass(frozen=True)
 class PublishedCase:
-    """One run. family: what it shares its errors with."""
+    """One run of a shipped table. family: what it shares its errors with."""
 
     family: str
     citation: str
     point: OperatingPoint
     measured_speedup: float
+    table: str = BUILT_ON
 
     @property
     def measured_r(self) -> float:
@@ -41,7 +42,7 @@ class PublishedCase:
 
     @property
     def document(self) -> Document:
-        return Document(f"{FOLDER}/cases.csv", self.point.model_dump(exclude_none=True))
+        return Document(f"{FOLDER}/{self.table}", self.point.model_dump(exclude_none=True))
 
 
 @cache
@@ -52,7 +53,7 @@ def published_cases(table: str = BUILT_ON) -> tuple[PublishedCase, ...]:
         told = list(csv.DictReader(file))
     points = [check(OperatingPoint, document) for _, document in table_rows(str(path))]
     return tuple(
-        PublishedCase(row["family"], row["citation"], point, float(row["measured_speedup"]))
+        PublishedCase(row["family"], row["citation"], point, float(row["measured_speedup"]), table)
         for row, point in zip(told, points, strict=True)
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulator.architecture import ModelArchitecture, published_weights, stored_weights
+from simulator.architecture import ModelArchitecture, published_weights, stored_weights, tower_note
 from simulator.cost.deployment import Deployment
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.hardware import Hardware
@@ -43,6 +43,7 @@ def deployment_of(
         kv_tokens = speculation.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS
     weights = _target_weights(reading, spec)
     reading.warnings.extend(mixed_warning(spec.model, target, weights))
+    reading.warnings.extend(tower_note(spec.model))
     own = hardware if remote is None else remote.hardware
     drafter_weights = _drafter_weights(reading, speculation, weights, own, drafter)
     return Deployment(
@@ -53,8 +54,9 @@ def deployment_of(
 
 
 def _target_weights(reading: Reading, spec: TargetSpec) -> str:
-    reading.warnings.extend(weights_warning(spec.weights, stored_weights(spec.model)))
-    return spec.weights or published_weights(spec.model) or "bf16"
+    model = reading.document.beside(spec.model)
+    reading.warnings.extend(weights_warning(spec.weights, stored_weights(model)))
+    return spec.weights or published_weights(model) or "bf16"
 
 
 def _drafter_weights(
@@ -64,7 +66,7 @@ def _drafter_weights(
         return hardware.wide_dtype
     if speculation.drafter_weights is not None:
         return speculation.drafter_weights
-    stored = None if speculation.drafter is None else stored_weights(speculation.drafter)
+    stored = None if speculation.drafter is None else stored_weights(reading.document.beside(speculation.drafter))
     chosen, warning = default_drafter_weights(speculation.method, weights, hardware.wide_dtype, stored, drafter)
     reading.warnings.extend([warning] if warning else [])
     return chosen

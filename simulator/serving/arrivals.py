@@ -3,8 +3,8 @@
 In both, a request may be a later turn of a session: it comes when its user has read the answer to the turn before. A turn that
 was rejected, or that its user gave up, counts as answered then.
 
-Ties are settled by meaning: an arrival is an urgent event, so a request that arrives at time t is seen by a step that
-starts at t, whichever event was scheduled first. Requests that arrive together come in the order of their ids.
+Ties are settled by meaning (`instant`): a request that arrives at time t is seen by a step that starts at t, whichever event was
+scheduled first. Requests that arrive together come in the order of their ids.
 """
 
 from __future__ import annotations

@@ -215,8 +215,9 @@ class BookedReplica(Replica):
         end_s: Any
         rounds = self._horizon(plan, seconds[0])
         if rounds > SHORT_SPAN:
-            # A price that does not depend on the contexts is one number for all rounds.
-            seconds = np.full(rounds, alike.many(*timeline.contexts(rounds)))
+            seconds = alike.many(*timeline.contexts(rounds))
+            if not isinstance(seconds, np.ndarray):  # a price that does not depend on the contexts: one number for all rounds
+                seconds = np.full(rounds, seconds)
             ends = seconds.copy()
             ends[0] += start_s
             end_s, shortest_s = np.add.accumulate(ends), np.minimum.reduce(seconds)
@@ -231,7 +232,7 @@ class BookedReplica(Replica):
     def _mixed(self, plan: StepPlan, alike: PricesRounds) -> PricedStep:
         """One round with what the prompts add to it, which alone are the terms; or prompts alone."""
         contexts = self.scheduler.timeline.contexts_now() if plan.booked else (0, 0, 0)
-        seconds, target_s, *_ = alike.one(*contexts)
+        seconds, target_s = alike.one(*contexts)[:2]
         own: Sequence[tuple[str, float]] = () if plan.booked else alike.terms(*contexts)
         if not plan.prefill:
             return PricedStep(seconds, tuple(own))

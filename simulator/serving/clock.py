@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
 import simpy
-from simpy.events import URGENT
+
+from simulator.serving.instant import ARRIVES
 
 
 class Arrival(simpy.Event):
-    """Calls `release()` after `delay_s`, before any step that starts at that instant.
+    """Calls `release()` after `delay_s`, before any step that ends or starts at that instant (`order`: stages of `instant`).
 
     `foreseen`: whoever it reaches has counted on it, so that nothing else is put off or brought forward by it.
     """
 
-    def __init__(self, env: simpy.Environment, delay_s: float, release: Callable[[], object], foreseen: bool = False):
+    def __init__(
+        self,
+        env: simpy.Environment,
+        delay_s: float,
+        release: Callable[[], object],
+        foreseen: bool = False,
+        order: int = ARRIVES,
+    ):
         super().__init__(env)
         self._ok, self._value, self.foreseen = True, release, foreseen
         self.callbacks.append(self._happen)
-        env.schedule(self, URGENT, delay_s)
+        env.schedule(self, order, delay_s)  # type: ignore[arg-type]
 
     def _happen(self, _: simpy.Event) -> None:
         self._value()
@@ -26,6 +35,8 @@ class Arrival(simpy.Event):
 
 class Clock(simpy.Environment):
     """An event for what others may have to see in its order, none for what they cannot."""
+
+    now = property(attrgetter("_now"))  # asked for all the time: simpy's own takes twice as long
 
     def moved_on(self, time_s: float) -> bool:
         """Shows `time_s`, and foreseen arrivals have happened by then; False where something else comes first, and is next."""

@@ -14,7 +14,7 @@ from functools import partial
 import simpy
 
 from simulator.serving.clock import Arrival
-from simulator.serving.instant import COMPUTED, RESERVED, Instant
+from simulator.serving.instant import COMPUTED, LANDS, RESERVED, Instant
 from simulator.serving.kv_transfer import KVTransfer, TransferRecords
 from simulator.serving.replica import Replica
 from simulator.serving.router import Choose
@@ -141,7 +141,7 @@ class Disaggregation:
         if math.isnan(move.begin_s):
             move.begin_s = begin_s
         if done:
-            Arrival(self.env, end_s - now_s + transfer.latency_s, partial(self._land, move))
+            Arrival(self.env, end_s - now_s + transfer.latency_s, partial(self._land, move), order=LANDS)
 
     def _land(self, move: _Move) -> None:
         records, sequence = self.records, move.sequence

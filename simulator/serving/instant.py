@@ -12,8 +12,9 @@ from collections.abc import Callable
 from functools import partial
 
 import simpy
-from simpy.events import NORMAL
+from simpy.events import NORMAL, URGENT
 
+ARRIVES, LANDS, GIVES_UP = URGENT - 2, URGENT - 1, URGENT  # before steps end, which is NORMAL
 COMPUTED = NORMAL + 1
 ANSWERED = NORMAL + 2
 STEPS_BEGIN = NORMAL + 3

@@ -13,6 +13,7 @@ import simpy
 
 from simulator.serving.arrivals import delay_until
 from simulator.serving.clock import Arrival
+from simulator.serving.instant import GIVES_UP
 from simulator.serving.sequence import SequenceState
 
 GiveUp = Callable[[SequenceState], None]
@@ -42,7 +43,7 @@ class Patience:
             self._here.popleft()
         self._waits = bool(self._here)
         if self._waits:
-            Arrival(self.env, delay_until(self._here[0][0], self.env.now), self._look)
+            Arrival(self.env, delay_until(self._here[0][0], self.env.now), self._look, order=GIVES_UP)
 
     def _look(self) -> None:
         while self._here and self._here[0][0] <= self.env.now:

@@ -171,8 +171,7 @@ class Replica:
     def let_go(self, sequence: SequenceState) -> None:
         """The blocks of a prompt that was handed over, or whose cache will not come, are not needed any more."""
         self.scheduler.let_go(sequence)
-        if self.scheduler.waiting or self.scheduler.offered:
-            self._look_up()
+        self._look_up()
 
     def give_up(self, sequence: SequenceState) -> None:
         """The client of a request that is here goes away now; the engine lets it go at the end of the step in progress."""

@@ -29,7 +29,8 @@ class BatchingRules:
     `watermark_blocks`: blocks that admitting a prompt leaves free, unless nothing runs.
     `admission`: what must find room beside what was promised before: a prompt's first chunk (earlier vLLM V1, which can
     thrash on long prompts), the whole prompt (vLLM's `scheduler_reserve_full_isl`), or prompt and output (TensorRT-LLM's
-    guaranteed no-evict, under which nothing is ever preempted).
+    guaranteed no-evict, under which nothing is ever preempted). There is room then for rounds of `most_drafts`, or of what is
+    drafted now where that is more.
     `prefix_caching`: blocks are found again by requests with the same beginning. Of what is found, the last `recomputed_blocks`
     are computed all the same (vLLM under drafters that read the target's states, which are not kept); with `recomputes_draft`
     the drafter takes in all of the prompt, as its own cache keeps nothing.
@@ -49,6 +50,7 @@ class BatchingRules:
     chunked_prefill: bool = True
     watermark_blocks: int = 0
     admission: Admission = "first_chunk"
+    most_drafts: int = 0
     prefix_caching: bool = False
     recomputed_blocks: int = 0
     recomputes_draft: bool = False
@@ -60,7 +62,7 @@ class BatchingRules:
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "total_blocks", "block_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1 (got {getattr(self, name)})")
-        for name in ("watermark_blocks", "recomputed_blocks", "state_blocks", "host_blocks", "host_block_s"):
+        for name in ("watermark_blocks", "most_drafts", "recomputed_blocks", "state_blocks", "host_blocks", "host_block_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0 (got {getattr(self, name)})")
 

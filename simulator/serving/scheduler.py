@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 from simulator.serving.kv_cache import KVCache
 from simulator.serving.plan import StepPlan
@@ -42,7 +43,7 @@ class Scheduler:
         self.reserved: list[tuple[SequenceState, int]] = []  # since last looked at, and tokens found cached
         self.freed: list[int] = []  # in transit, and their blocks are not needed here any more
         self.free_host_blocks = rules.host_blocks
-        self._moved_blocks = 0
+        self._preempted_before = self._moved_blocks = 0  # for the next step to tell of and to pay
 
     def sequence(self, request: Request, now_s: float, path: AcceptanceByPosition) -> SequenceState:
         """A request that arrives now, in no queue yet."""
@@ -63,7 +64,6 @@ class Scheduler:
             self.settle_transfers()
         if not (self.running or self.waiting or self.offered):
             return None
-        self._moved_blocks = 0
         plan = self._begin_plan()
         if self.rules.prefill_first:
             self._schedule_running(plan, decode=False)
@@ -74,13 +74,16 @@ class Scheduler:
             self._schedule_running(plan, decode=True)
             self._admit(plan)
         if not (plan.decode or plan.prefill or plan.booked):
-            if self.landed and plan.preempted:
-                return self._replanned(plan)
+            if plan.preempted:  # what was preempted, or has come in its place, starts where it can
+                self._preempted_before += plan.preempted
+                return self.plan()
             if self.in_transit:
                 return None  # what is under way will go on, or free its blocks
             raise RuntimeError(f"no progress with {len(self.running)} running, {len(self.waiting)} waiting requests")
         self.kv.check()
+        plan.preempted += self._preempted_before
         plan.moved_blocks = self._moved_blocks
+        self._preempted_before = self._moved_blocks = 0
         plan.running, plan.waiting, plan.used_blocks = len(self.running), self.num_waiting, self.kv.used_blocks
         return plan
 
@@ -99,18 +102,11 @@ class Scheduler:
 
     @property
     def outstanding(self) -> int:
-        """Requests that wait or run, without those that were given up."""
-        here = len(self.running) + self.num_waiting
-        return here - sum(not sequence.ended for sequence in self.cancelled) if self.cancelled else here
-
-    def _replanned(self, plan: StepPlan) -> StepPlan | None:
-        """The plan in which what has come takes the slots of what was preempted, after one in which nothing was left to run."""
-        moved_blocks = self._moved_blocks
-        again = self.plan()
-        if again is not None:
-            again.preempted += plan.preempted
-            again.moved_blocks += moved_blocks
-        return again
+        """Requests that wait or run, without those that were given up, here or on another engine that has them too."""
+        if not (self.cancelled or self.offered or self.in_transit or self.landed):
+            return len(self.running) + len(self.waiting)
+        here = chain(self.running, self.waiting, self.offered, self.in_transit.values(), self.landed)
+        return sum(sequence.cancelled_s is None and not sequence.ended for sequence in here)
 
     def _begin_plan(self) -> StepPlan:
         """A plan with nothing in it yet."""
@@ -211,7 +207,7 @@ class Scheduler:
         blocks = self.kv.blocks_for(sequence.computed) if sequence.computed else 0
         self._release(sequence)
         sequence.kv_tokens = 0
-        if blocks <= self.free_host_blocks:
+        if 0 < blocks <= self.free_host_blocks:
             self.free_host_blocks -= blocks
             self._moved_blocks += blocks
             sequence.swapped_blocks = blocks
@@ -367,7 +363,8 @@ class Scheduler:
     def _promise(self, plan: StepPlan, sequence: SequenceState) -> int:
         """KV slots a sequence is admitted for."""
         if self.rules.admission == "whole_request":
-            longest = sequence.prompt_tokens + sequence.output_tokens + plan.lookahead_slots + plan.num_speculative_tokens
+            drafts = max(plan.num_speculative_tokens, self.rules.most_drafts)
+            longest = sequence.prompt_tokens + sequence.output_tokens + self.rules.lookahead_slots(drafts) + drafts
             return min(longest, self.rules.max_model_len)
         unfinished = sequence.computed < sequence.prefill_tokens
         return min(sequence.prefill_tokens + plan.lookahead_slots, self.rules.max_model_len) if unfinished else 0

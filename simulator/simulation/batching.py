@@ -34,6 +34,7 @@ def batching_rules(scenario: Scenario, deployment: Deployment, drafts: int) -> B
         prefill_first=engine.prefill_first,
         chunked_prefill=engine.chunked_prefill,
         admission=engine.admission,
+        most_drafts=drafts,
         prefix_caching=limits.prefix_caching,
         recomputed_blocks=engine.prefix_recomputed_blocks if deployment.method in READS_STATES else 0,
         recomputes_draft=deployment.keeps_draft_cache and not engine.prefix_cache_covers_draft,

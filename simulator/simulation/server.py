@@ -74,7 +74,8 @@ class Server:
     def pricer(self) -> StepPricer:
         full = float(self.law.conditional_rates(self.shape.depth).prod()) if self.law is not None else 0.0
         # While a policy that looks is off, text is searched all the same: it may be on again any moment.
-        return replace(self.deployment.replica().pricer(full), drafts_at=None if self.policy.looks else self.drafts)
+        # It asks a copy, so that no reference cycle keeps the server and the paths of its requests.
+        return replace(self.deployment.replica().pricer(full), drafts_at=None if self.policy.looks else replace(self).drafts)
 
     @cached_property
     def paths(self) -> Paths | None:
@@ -218,12 +219,15 @@ class Server:
         pricer = self.pricer if scale == AS_PRICED else replace(self.pricer, scale=scale)
         return Engine(self.rules, pricer, self.live_policy())
 
-    @cached_property
+    @property
     def kinds(self) -> tuple[tuple[Server, int], ...]:
         """(server of one kind of devices, its replicas)."""
+        return ((self, self.deployment.independent_replicas), *self._further_kinds)
+
+    @cached_property
+    def _further_kinds(self) -> list[tuple[Server, int]]:
         one = self.deployment.replica()
-        further = [(replace(self, deployment=replace(one, hardware=other)), n) for other, n in self.scenario.further_hardware]
-        return ((self, self.deployment.independent_replicas), *further)
+        return [(replace(self, deployment=replace(one, hardware=other)), n) for other, n in self.scenario.further_hardware]
 
 
 def speculative_servers(scenario: Scenario, warnings: list[str], readable: bool = False) -> list[tuple[str, Server]]:
