@@ -48,7 +48,7 @@ from simulator.commands.sweep import sweep
 from simulator.commands.trace import trace
 from simulator.commands.validate import validate
 from simulator.console import err
-from simulator.spec import SpecError
+from simulator.spec import Problem, SpecError, nearest, shown
 
 # In the order of the help page. To add a verb: a file in `commands`, and its name here.
 VERBS: dict[str, Callable[..., None]] = {
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in error.problems:
             err.print(Text(str(problem)))
     except USAGE_ERROR as error:
-        err.print(Text(_worded(error.format_message(), arguments)))
+        err.print(Text(_unknown(error) or _worded(error.format_message(), arguments)))
     except typer.Abort:
         return 130
     except KeyboardInterrupt:
@@ -161,6 +161,23 @@ def _worded(message: str, arguments: Sequence[str]) -> str:
         if found := re.fullmatch(pattern, message, re.DOTALL):
             return found.expand(said) + _got(found[1], arguments)
     return message
+
+
+def _unknown(error: Any) -> str:
+    """What is wrong with a verb, a flag or an argument that nothing is known of; "" for other mistakes."""
+    context, message = error.ctx, error.format_message()
+    verb = "specsim" if context is None else context.command.name if context.parent is not None else "specsim"
+    flag = getattr(error, "option_name", None)
+    if flag is not None and "No such option" in message:
+        known = sorted(name for each in context.command.params for name in each.opts if name.startswith("--"))
+        like = nearest(flag.lstrip("-"), [name.lstrip("-") for name in known])
+        must = f"unknown flag of {verb}; known here: {', '.join(known)}"
+        return str(Problem("", flag, must, "", f"--{like}" if like else ""))
+    if found := re.match(r"No such command '(.*?)'", message):
+        return str(Problem("", "verb", f"must be one of {', '.join(VERBS)}", shown(found[1]), nearest(found[1], VERBS)))
+    if found := re.match(r"Got unexpected extra arguments? ?(?:\(s\) )?\((.*)\)", message):
+        return str(Problem("", found[1], f"must be left out: {verb} takes no such argument"))
+    return ""
 
 
 def _got(flag: str, arguments: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from functools import cache, lru_cache, wraps
 from pathlib import Path
 from typing import TypeVar
 
-from simulator.spec import Problem, SpecError, nearest
+from simulator.spec import Problem, SpecError, nearest, shown
 
 KINDS = {
     "hardware": "hardware_profiles",
@@ -97,4 +97,6 @@ def unknown(where: str, key: str, noun: str, name: str, names: Iterable[str]) ->
     like = {normalised(known): known for known in reversed(names)}
     closest = like.get(nearest(normalised(name), like)) or nearest(name, names)
     listed = f"; known: {', '.join(sorted(names))}" if len(names) <= 16 else ""
-    return SpecError([Problem(where, key, f"must be a known {noun} or the path of a file{listed}", repr(name), closest)])
+    return SpecError(
+        [Problem(where, key, f"must be a known {noun} or the path of a file{listed}", shown(name) or repr(name), closest)]
+    )

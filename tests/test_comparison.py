@@ -193,7 +193,7 @@ def test_where_nothing_could_be_served_there_is_no_empty_table(tmp_path, capsys)
     assert main(["compare", str(path), "--by", "draft-tp", "--values", "2"]) == 0
     shown = capsys.readouterr().out
     assert "No alternative could be served" in shown
-    assert "requests at once" not in shown
+    assert "requests, plain" not in shown
 
 
 def test_the_figure_shows_each_alternative_with_its_interval_and_the_page_is_written(

@@ -46,17 +46,15 @@ def r(**point: Any) -> float:
     return found
 
 
-# About 60 % of the drafts accepted is τ from 1.55 to 1.65, and R is predicted between the two: too close to call as stated.
-UNDECIDED = ("C65",)
+WRONG_SIGN = {"C65": "R 1.5 against 2.08: kernels of a fork for V100, which no profile has"}
 
 
 @pytest.mark.parametrize(
     ("case_id", "case"),
     [
-        pytest.param(name, case, id=case.point.id)
+        pytest.param(name, case, marks=[pytest.mark.xfail(strict=True, reason=WRONG_SIGN[name])] if name in WRONG_SIGN else [])
         for name, thread in THREADS.items()
         for case in of(thread)
-        if name not in UNDECIDED
     ],
 )
 def test_the_sign_is_the_measured_one(case_id: str, case: PublishedCase) -> None:
@@ -65,13 +63,11 @@ def test_the_sign_is_the_measured_one(case_id: str, case: PublishedCase) -> None
     assert (speedup > 1) == (case.measured_speedup > 1), (case_id, case.point.id)
 
 
-def test_c65_is_too_close_to_call_and_its_loss_within_the_interval() -> None:
+def test_c65_is_called_close_and_its_loss_is_within_the_interval() -> None:
     """A small-active mixture in 8 bit on two V100, by a fork of vLLM for them: 100 to 77 tokens/s, R 2.08. It is not the host that
     is slower: without graphs it made 46 tokens/s, where its launches are priced at 37."""
     (case,) = of(THREADS["C65"])
     found = predict(case.point)
-    r_stated = [found.r * tau for tau in (1 / 1.55, 1 / 1.65)]
-    assert r_stated[1] < 1 < r_stated[0]
     assert found.verdict == "close"
     assert found.speedup_low < case.measured_speedup < found.speedup_high
 

@@ -249,7 +249,7 @@ def test_a_mistake_in_a_profile_is_named_with_its_line(tmp_path: Path, old: str,
 
 
 def test_what_a_profile_leaves_out_is_assumed_and_doubted() -> None:
-    coefficients = find_hardware("mi300x").coefficients
+    coefficients = find_hardware("mi355x").coefficients
     assert {quantity.source for _, quantity in quantities(coefficients)} == {"assumed"}
     assert coefficients.memory_bandwidth_fraction.doubt == 0.2
 

@@ -657,6 +657,14 @@ def test_most_rounds_of_roomy_scenarios_are_taken_many_at_a_time() -> None:
     assert sum(one.plain_steps for one in found) < 0.2 * sum(one.steps for one in found)
 
 
+@pytest.mark.parametrize("name", NAMED)
+def test_what_is_forgotten_of_the_past_takes_nothing_of_the_future(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps and records become columns, and the timeline lets them go, every few rounds instead of every ten thousands."""
+    monkeypatch.setattr("simulator.serving.step_log._AT_ONCE", 7)
+    monkeypatch.setattr("simulator.serving.record._BATCH", 2)
+    assert_same(simulate(NAMED[name], readable=False).result, simulate(NAMED[name]).result)
+
+
 def assert_same(fast: ServingResult, readable: ServingResult) -> None:
     for one, other in zip(fast.records, readable.records, strict=True):
         assert repr(one) == repr(other)

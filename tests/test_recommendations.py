@@ -104,8 +104,6 @@ def test_each_says_what_it_is_best_for_and_which_of_them_decides(ran):
     table = schedule(chat(), held_out=2)
     assert best_for_schedule(table) in schedule_sentences(table)
     assert "run knows γ = 1, 2, 3, 4 and 5 only" in best_for_schedule(replace(table, gain=None))
-    kept = replace(table, remark="every request is within the service level")
-    assert "goes by the service level" in best_for_schedule(kept)
 
 
 def test_where_speculation_loses_none_is_best():

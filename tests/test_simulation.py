@@ -16,6 +16,9 @@ import yaml
 
 from simulator import theory
 from simulator.cost.step_scale import StepScale, upkeep_high
+from simulator.plots.traffic import latency_figure
+from simulator.reports.summary import run_summary
+from simulator.reports.variants import run_table
 from simulator.scenario import Scenario, scenario_of
 from simulator.serving import ServingResult, serve, summarise
 from simulator.simulation import Server, SimulationResult, simulate, speculative_servers
@@ -662,6 +665,18 @@ def test_a_lone_mean_acceptance_length_holds_at_the_largest_gamma_and_the_others
 def test_a_one_token_answer_meets_any_limit_on_time_per_token():
     short = scenario(service_level={"tpot_p99_s": 1e-6}, workload=workload(requests=60, output=1, rate_per_s=8.0))
     assert simulate(short).plain.summary.good_fraction == 1.0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("policy", [{"kind": "fixed"}, {"kind": "off_above", "batch": 4}])
+def test_where_nothing_is_decoded_what_has_no_value_is_blank_and_nothing_warns(policy, tmp_path):
+    load = workload(requests=30, output=1, rate_per_s=8.0)
+    result = simulate(scenario(workload=load, speculation={**BASE["speculation"], "policy": policy}))
+    variant = result.comparisons[0].variant
+    assert (variant.off_share, variant.graph_share, variant.summary.tpot_s) == (None, None, None)
+    assert json.loads(json.dumps(run_summary(result), allow_nan=False))["variants"][1]["off_share"] is None
+    assert "steps without drafts" not in str(run_table(result))
+    latency_figure(result).savefig(tmp_path / "latency.svg")
 
 
 def test_a_scaled_round_leaves_prompts_as_they_are():

@@ -78,6 +78,40 @@ def test_constant_arrivals_are_evenly_spaced_from_zero() -> None:
     assert times_s(drawn(open_loop("process: constant, rate_per_s: 4", 5))).tolist() == [0, 0.25, 0.5, 0.75, 1]
 
 
+RAMP = "process: ramp, rate_per_s: 2, end_rate_per_s: 8, ramp_s: 300"
+DIURNAL = "process: diurnal, rate_per_s: 2, peak_rate_per_s: 3.5, period_s: 1000"
+
+
+def expected_by(time_s: Any, text: str) -> Any:
+    """Arrivals expected by then: the integral of the rate, summed up in small steps."""
+    grid, step = np.linspace(0, float(time_s.max()), 400_001, retstep=True)
+    rate = np.where(grid < 300, 2 + 6 * grid / 300, 8.0) if text is RAMP else 2 - 1.5 * np.cos(2 * np.pi * grid / 1000)
+    summed = np.concatenate([[0.0], np.cumsum((rate[1:] + rate[:-1]) / 2) * step])
+    return np.interp(time_s, grid, summed)
+
+
+@pytest.mark.parametrize("text", [RAMP, DIURNAL])
+def test_under_a_changing_rate_as_many_arrive_as_it_sums_up_to(text: str) -> None:
+    """Rescaled by the summed rate the arrivals are a Poisson process of rate 1 (random time change)."""
+    times = times_s(drawn(open_loop(text, 12_000)))
+    assert kstest(np.diff(expected_by(times, text), prepend=0.0), "expon").pvalue > 0.01
+    half_period = np.floor(times / 500) % 2
+    if text is DIURNAL:  # the same before the peak as after it, and peaks are where they should be
+        assert abs(half_period.mean() - 0.5) < 0.02
+        assert np.histogram(times % 1000, bins=4, range=(0, 1000))[0].argsort().tolist()[:2] in ([0, 3], [3, 0])
+
+
+@pytest.mark.parametrize("text", [RAMP, DIURNAL])
+def test_a_changing_rate_stretches_the_arrivals_of_a_steady_one(text: str) -> None:
+    """The same draws whatever the rate; sessions come at one that makes it that of all turns."""
+    steady, changing = (times_s(drawn(open_loop(each, 2000))) for each in ("process: poisson, rate_per_s: 1", text))
+    assert expected_by(changing, text) == pytest.approx(steady, rel=1e-4)
+    sessions = open_loop(text, 12_000) + "sessions: {turns: 3, think_time_s: 1}\n"
+    first_turns = times_s(tuple(request for request in drawn(sessions) if request.follows is None))
+    assert len(first_turns) == 4000
+    assert 3 * len(first_turns) / expected_by(first_turns[-1:], text)[0] == pytest.approx(1, abs=0.05)
+
+
 def test_a_closed_loop_starts_every_request_at_zero() -> None:
     requests = drawn(open_loop("process: closed_loop, users: 3, think_time_s: 1", 10))
     assert times_s(requests).tolist() == [0] * 10
@@ -88,6 +122,8 @@ def test_a_closed_loop_starts_every_request_at_zero() -> None:
     [
         open_loop("process: poisson, rate_per_s: 4", 50),
         open_loop("process: gamma, rate_per_s: 4, burstiness: 3", 50),
+        open_loop("process: ramp, rate_per_s: 4, end_rate_per_s: 1, ramp_s: 9", 50),
+        open_loop("process: diurnal, rate_per_s: 4, peak_rate_per_s: 8, period_s: 30", 50),
         "arrivals: {process: trace}\nnum_requests: 50\n" + PROFILE,
         "arrivals: {process: poisson, rate_per_s: 1}\nnum_requests: 50\nlengths: "
         "{prompt: {distribution: lognormal, median: 9, p90: 99}, output: {distribution: uniform, low: 1, high: 9}}",
@@ -258,6 +294,11 @@ def test_requests_for_themselves_keep_only_the_shared_text_when_they_come_again(
         (open_loop("process: constant, rate_per_s: 4", 20), "rate_per_s: 4", "rate_per_s: 5"),
         (open_loop("process: gamma, rate_per_s: 4, burstiness: 2", 20), "rate_per_s: 4", "rate_per_s: 5"),
         (open_loop("process: gamma, rate_per_s: 4, burstiness: 2", 20), "burstiness: 2", "burstiness: 3"),
+        *((open_loop(RAMP, 20), before, after) for before, after in (("s: 2", "s: 3"), ("s: 8", "s: 9"), ("s: 300", "s: 200"))),
+        *(
+            (open_loop(DIURNAL, 20), before, after)
+            for before, after in (("s: 2", "s: 3"), ("s: 3.5", "s: 4"), ("s: 1000", "s: 90"))
+        ),
         (open_loop("process: poisson, rate_per_s: 4", 20), "prompt: 512", "prompt: 513"),
         (open_loop("process: poisson, rate_per_s: 4", 20), "output: 128", "output: 129"),
         (open_loop("process: poisson, rate_per_s: 4", 20), "num_requests: 20", "num_requests: 21"),
@@ -309,7 +350,7 @@ def test_users_and_think_time_are_handed_to_the_simulation() -> None:
     [
         (
             open_loop("process: closed_loop, users: 2, rate_per_s: 4"),
-            "rate_per_s goes with process poisson or gamma or constant or trace, not with process closed_loop",
+            "rate_per_s goes with process poisson or gamma or constant or ramp or diurnal or trace, not with process closed_loop",
         ),
         (
             open_loop("process: poisson, rate_per_s: 4, burstiness: 2"),
@@ -326,6 +367,13 @@ def test_users_and_think_time_are_handed_to_the_simulation() -> None:
         (open_loop("process: poisson, rate_per_s: 4, users: 2"), "users goes with process closed_loop, not with process poisson"),
         (open_loop("process: poisson"), "process poisson needs rate_per_s"),
         (open_loop("process: gamma, rate_per_s: 4"), "process gamma needs burstiness"),
+        (open_loop("process: ramp, rate_per_s: 4, ramp_s: 60"), "process ramp needs end_rate_per_s"),
+        (open_loop("process: ramp, rate_per_s: 4, end_rate_per_s: 4, ramp_s: 60"), "end_rate_per_s must differ from rate_per_s"),
+        (open_loop("process: diurnal, rate_per_s: 4"), "process diurnal needs peak_rate_per_s"),
+        (
+            open_loop("process: diurnal, rate_per_s: 4, peak_rate_per_s: 9"),
+            "peak_rate_per_s must be above rate_per_s, the mean, and at most twice as much (got 9)",
+        ),
         (open_loop("process: closed_loop"), "process closed_loop needs users"),
         ("arrivals: {process: trace, rate_per_s: 4, rate_scale: 2}\n" + PROFILE, "rate_per_s and rate_scale exclude each other"),
         (open_loop("process: trace"), "arrivals.process trace needs requests.trace"),

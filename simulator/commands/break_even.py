@@ -44,7 +44,7 @@ def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = Fal
 
 def _print_break_even(console: Console, answer: BreakEven, methods: MethodMap | None) -> None:
     from simulator.reports.method_map import method_map_caption, method_map_sentence, method_map_table
-    from simulator.reports.tables import break_even_sentence, break_even_tables
+    from simulator.reports.tables import break_even_notes, break_even_sentence, break_even_tables
 
     if methods is not None:
         print_sentence(console, method_map_sentence(methods), "bold")
@@ -53,4 +53,4 @@ def _print_break_even(console: Console, answer: BreakEven, methods: MethodMap | 
     print_sentence(console, break_even_sentence(answer, methods), "bold")
     console.print()
     print_titled_tables(console, break_even_tables(answer))
-    print_notes(console, [], answer.warnings)
+    print_notes(console, break_even_notes(answer), answer.warnings)

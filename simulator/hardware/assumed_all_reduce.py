@@ -22,8 +22,7 @@ _CUSTOM = {2: (4.32e-6, 3.87e10, 3.63e10)}
 # The engines' own kernel over two devices with NVLink: 4.3 to 6.8 µs on an A100, H100, H200 and B200 of the same source.
 _CUSTOM_OVER_NVLINK_S = 5e-6
 # An earlier collection on the same card (vLLM 0.19, SGLang 0.5.10, TensorRT-LLM 1.3.0rc10, all alike) took 19.6 µs for 4 KB over
-# two devices and 91.5 µs for 1 MB: through the host, as those times are taken here. Two RTX 5090 gained 29 % of decoding rate by
-# direct access (noonghunna/club-3090#873), which is some 20 µs an all-reduce.
+# two devices and 91.5 µs for 1 MB: through the host, as those times are taken here.
 _THROUGH_HOST = {2: (1.96e-5, 1.46e10, 1.52e10), 4: (3.9e-5, 1.06e10, 1.52e10), 8: (7.3e-5, 5.3e9, 1.40e10)}
 
 

@@ -315,17 +315,20 @@ def _formats(flags: _Flags, found: ServerSettings, *names: str) -> None:
         found.put("target", "kv_cache", _FORMATS[cache])
 
 
+_TRTLLM_LIMITS = {"max_batch_size": "max_num_seqs", "max_num_tokens": "max_num_batched_tokens", "max_seq_len": "max_model_len"}
+
+
 def read_trtllm(path: str | Path) -> ServerSettings:
     """The `speculative_config` and limits of a TensorRT-LLM YAML. Raises `SpecError`. The model is not in such a file."""
     document = load_yaml(path)
     if not isinstance(document.data, dict):
         raise SpecError([document.problem((), "must be a mapping with speculative_config", document.data)])
     found = ServerSettings("trtllm")
-    for key, ours in (
-        ("max_batch_size", "max_num_seqs"),
-        ("max_num_tokens", "max_num_batched_tokens"),
-        ("max_seq_len", "max_model_len"),
-    ):
+    known = (*_TRTLLM_LIMITS, "tensor_parallel_size", "speculative_config")
+    if not {*known} & {*map(str, document.data)}:
+        must = f"must be measured runs of this program, or a TensorRT-LLM configuration with one of {', '.join(known)}"
+        raise SpecError([document.problem((), must)])
+    for key, ours in _TRTLLM_LIMITS.items():
         if isinstance(value := document.data.get(key), int):
             found.put("limits", ours, value)
     if isinstance(size := document.data.get("tensor_parallel_size"), int) and size > 1:

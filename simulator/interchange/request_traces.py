@@ -33,7 +33,7 @@ from simulator.interchange.arrival_times import (
     from_timestamp,
 )
 from simulator.interchange.untimed_requests import is_untimed, read_untimed
-from simulator.spec import Problem, SpecError, nearest, shown, unique_keys
+from simulator.spec import Problem, SpecError, nearest, shown, unique_keys, why_unreadable
 from simulator.workload import MAX_TOKENS, Floats, Integers, PromptTexts, RequestTrace, WorkloadProfile, load_workload_profile
 
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -108,7 +108,7 @@ def _read_request_trace(path: str | Path, names: tuple[str, ...] | None) -> Requ
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             return _trace(_Reader(str(path), names), file)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SpecError([Problem(str(path), "", f"must be a readable text file: {error}")]) from None
+        raise SpecError([Problem(str(path), "", f"must be a readable text file: {why_unreadable(error)}")]) from None
 
 
 class _Reader:

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from simulator.extra import not_installed
-from simulator.spec import Problem, SpecError, shown
+from simulator.spec import Problem, SpecError, shown, why_unreadable
 from simulator.workload import MAX_TOKENS, RequestTrace
 
 # English chat and explanations: 4.0 to 4.3 bytes a token by the tokenizer of SmolLM2 (49,152 tokens), code 3.5 to 3.9, lists of
@@ -73,7 +73,7 @@ def read_untimed(path: Path, tokenizer: Path | None = None) -> RequestTrace:
                 else:
                     left_out += 1
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SpecError([Problem(str(path), "", f"must be a readable text file: {error}")]) from None
+        raise SpecError([Problem(str(path), "", f"must be a readable text file: {why_unreadable(error)}")]) from None
     if not prompts:
         raise SpecError([Problem(str(path), "", "must hold at least one request with prompt and output tokens")])
     notes = [f"{left_out} requests without a prompt or an answer were left out"] if left_out else []

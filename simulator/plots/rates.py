@@ -133,7 +133,8 @@ def _draw_panels(figure: Figure, shown: Sequence[Panel], lines: Sequence[Line], 
             axes.axvline(own_rate_per_s, color=INK, ls=":", lw=1.4)
         axes.set_xlabel("arrivals (requests per second)")
         axes.set_ylabel(panel.label)
-    figure.axes[0].legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize=10)
+    named = max((axes.get_legend_handles_labels() for axes in figure.axes), key=lambda found: len(found[0]))
+    figure.axes[0].legend(*named, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize=10)
 
 
 def draw_rates(axes: Axes, panel: Panel, lines: Sequence[Line]) -> Axes:

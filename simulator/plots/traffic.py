@@ -50,7 +50,8 @@ def latency_figure(result: SimulationResult) -> Figure:
     left.set(xlabel="time per output token (ms)", ylabel="share of requests (%)")
     draw_latency(right, result, lambda records: records.e2e_latency_s, 1.0)
     right.set(xlabel="end-to-end latency (s)")
-    left.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize=11)
+    # Every request has an end; answers of one token have no time per token.
+    left.legend(*right.get_legend_handles_labels(), loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize=11)
     return figure
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from simulator.prediction.answering import answered
 from simulator.prediction.point import ALIASES, FLAGS, REQUIRED, TABLE_FIELDS, OperatingPoint
 from simulator.prediction.prediction import Prediction
-from simulator.spec import Document, Problem, SpecError, check, nearest, plain_scalar
+from simulator.spec import Document, Problem, SpecError, check, nearest, plain_scalar, why_unreadable
 
 
 def predict_table(path: str | Path) -> list[Prediction]:
@@ -29,7 +29,8 @@ def table_rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
             header = reader.fieldnames or []
             missing = [name for name in REQUIRED if name not in header and FLAGS.get(name) not in header]
             if missing:
-                raise SpecError(_missing_column(path, name, header) for name in missing)
+                found = [_missing_column(path, name, header) for name in missing]
+                raise SpecError(found[:1] if len(header) <= 1 else found)  # one column: the file is of another kind
             for raw in reader:
                 row = {name: _cell(name, raw[name]) for name in _columns(header) if (raw.get(name) or "").strip()}
                 for written, field in ALIASES.items():
@@ -40,7 +41,7 @@ def table_rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
     except FileNotFoundError:
         raise SpecError([Problem(path, "", "no such file")]) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SpecError([Problem(path, "", f"must be a CSV file: {error}")]) from None
+        raise SpecError([Problem(path, "", f"must be a CSV file: {why_unreadable(error)}")]) from None
 
 
 def _missing_column(path: str, name: str, header: Sequence[str]) -> Problem:

@@ -17,7 +17,7 @@ from simulator.prediction import Prediction, predict_document
 from simulator.questions.engine_fit import UNFITTED, EngineFit, Fit
 from simulator.questions.interval_fit import Residual, first_residuals, fitted_doubts, residuals
 from simulator.questions.published_cases import PublishedCase, by, published_cases
-from simulator.spec import Problem, SpecError
+from simulator.spec import Problem, SpecError, why_unreadable
 
 # Around a measured 1 no sign is asked for.
 DEAD_BAND = (0.95, 1.05)
@@ -168,4 +168,6 @@ def read_speedups(path: Path) -> dict[str, float]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             return {row["id"]: float(row["speedup"]) for row in csv.DictReader(file) if row.get("speedup")}
     except (OSError, UnicodeDecodeError, csv.Error, KeyError, ValueError) as error:
-        raise SpecError([Problem(str(path), "", f"must be a table of predictions with id and speedup: {error}")]) from None
+        raise SpecError(
+            [Problem(str(path), "", f"must be a table of predictions with id and speedup: {why_unreadable(error)}")]
+        ) from None

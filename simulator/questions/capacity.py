@@ -191,7 +191,7 @@ def _streams(scenario: Scenario, repetitions: int, own: Sequence[Request]) -> li
     times = 1 if isinstance(scenario.source, RequestTrace) else repetitions
     if not isinstance(scenario.source, RequestTrace):
         rounds = sum(request.output_tokens for request in own) / len(own)
-        queue = plain_queue(Server.of(scenario), own)
+        queue = plain_queue(Server.of(scenario))
         few = queue is not None and queue.slots <= FEW_SLOTS
         affordable = OF_FEW_SLOTS if few else int(ROUNDS / (REST_ROUNDS + rounds))
         workload = workload.model_copy(update={"num_requests": max(len(own), affordable)})
@@ -243,7 +243,7 @@ def _simulated(
         planning.good_share,
         saturation.per_s,
         saturation.log_std,
-        plain_queue(server, own),
+        plain_queue(server),
         advance,
     )
     sustained = search.run()

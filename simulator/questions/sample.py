@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.draft_policy import FIXED
-from simulator.questions.mean_load import mean_model
 from simulator.serving import Distribution, RequestRecords
 from simulator.simulation import Server
 from simulator.waiting_time import Floats, waiting_time, waits
-from simulator.workload import Request, RequestTrace
+from simulator.workload import RequestTrace
 
 Flags = NDArray[np.bool_]
 Integers = NDArray[np.int64]
@@ -35,18 +34,20 @@ MOST_ALIKE = 0.9
 OF_LONGER, MOST, TOGETHER = 0.02, 25, 4
 # From this load on a queue settles too slowly to be weighted by; a slot must serve so many requests in a run.
 HIGHEST_LOAD, IN_EACH_SLOT = 0.995, 20
+# Services that differ by less are equal; parts of the requests that are left out in turn where they are not.
+EQUAL, PARTS = 1e-6, 8
 
 
 @dataclass(frozen=True)
 class Strata:
     """Requests of one weight each. of_each: the stratum of every request, by run; weights: of a request, by stratum; longest: the
-    share of all requests that the last stands for, whose waits are as long as the longest that were seen, or longer; off: the
-    weights were services longer or shorter by one standard error of their mean, None where all are equal."""
+    share of all requests that the last stands for, whose waits are as long as the longest that were seen, or longer; without: the
+    weights by the services of all but one part of the requests, for each of `PARTS`; none where services are equal."""
 
     of_each: tuple[Integers, ...]
     weights: Floats
     longest: float
-    off: tuple[Floats, Floats] | None = None
+    without: tuple[Floats, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,17 +83,19 @@ class PlainQueue:
         of_each = tuple(np.searchsorted(ends, wait_s) for wait_s in waited)
         counts = np.bincount(np.concatenate(of_each))
 
-        def weights(scale: float) -> Floats:
-            law = waiting_time(scale * service_s, 1 / rate_per_s, self.gap_variation, self.slots)
+        def weights(services_s: Floats) -> Floats:
+            law = waiting_time(services_s, 1 / rate_per_s, self.gap_variation, self.slots)
             up_to = np.append(law.within(ends[:-1]), 1.0)
             found: Floats = np.maximum(np.diff(up_to, prepend=0.0), 0.0) * (counts.sum() / counts)
             return found
 
-        mean_s, error_s = mean_of(services)
-        doubt = min(error_s / mean_s, 0.9 * (HIGHEST_LOAD / load - 1))
-        off = (weights(1 - doubt), weights(1 + doubt)) if doubt > 1e-9 else None
-        known = weights(1.0)
-        return Strata(of_each, known, float(known[-1] * counts[-1] / counts.sum()), off)
+        known, without = weights(service_s), []
+        if float(np.ptp(service_s)) > EQUAL * float(service_s.mean()):
+            for part in np.array_split(np.arange(len(service_s)), PARTS):
+                others_s = np.delete(service_s, part)
+                # Of fewer services the load must not come to 1.
+                without.append(weights(others_s * min(1.0, HIGHEST_LOAD * self.slots / rate_per_s / float(others_s.mean()))))
+        return Strata(of_each, known, float(known[-1] * counts[-1] / counts.sum()), tuple(without))
 
     def _services(self, runs: Sequence[RequestRecords]) -> list[Floats]:
         """Of each request, from what it is and not from whom it met: as it was, or as long as its like take in the mean."""
@@ -107,17 +110,16 @@ class PlainQueue:
         return np.split(np.maximum(fitted, seconds.min()), np.cumsum([len(each) for each in taken])[:-1])
 
 
-def plain_queue(server: Server, requests: Sequence[Request]) -> PlainQueue | None:
-    """The queue for the slots that limits and the KV cache leave such requests on all replicas; None where the law of arrivals
-    or of services is not known: replicas that differ, prompts elsewhere, sessions, a trace, drafts that depend on the load."""
-    workload = server.scenario.file.workload
+def plain_queue(server: Server) -> PlainQueue | None:
+    """The queue for the slots of all replicas, whatever room the KV cache leaves them; None where the law of arrivals or of
+    services is not known: replicas that differ, prompts elsewhere, sessions, a trace, drafts that depend on the load."""
+    workload, slots = server.scenario.file.workload, server.rules.max_num_seqs
     variation = {"poisson": 1.0, "gamma": workload.arrivals.burstiness}.get(workload.arrivals.process)
     ((_, replicas), *others) = server.kinds
     recorded, policed = isinstance(server.scenario.source, RequestTrace), server.policy != FIXED
     if variation is None or others or server.prefill or workload.sessions or recorded or policed:
         return None
-    slots = mean_model(server, requests).largest_batch
-    return PlainQueue(replicas * slots, variation, server.rules.max_num_seqs == 1)
+    return PlainQueue(replicas * slots, variation, slots == 1)
 
 
 def _ends(waits_s: Floats) -> Floats:
@@ -147,7 +149,7 @@ class Sample:
         if strata is None:
             return *mean_of(found), count
         flagged = np.bincount(np.concatenate(strata.of_each), np.concatenate(found))
-        share, *off = (float(weights @ flagged) / count for weights in (strata.weights, *(strata.off or ())))
+        share, *without = (float(weights @ flagged) / count for weights in (strata.weights, *strata.without))
         # What the shares of strata come to is certain; what is left of each request within its own and the next ones is not.
         groups = [(of_each + TOGETHER - 1) // TOGETHER for of_each in strata.of_each]
         sizes = np.bincount(np.concatenate(groups))
@@ -157,7 +159,9 @@ class Sample:
             strata.weights[of_each] * (each - within[group]) * unseen[group]
             for each, of_each, group in zip(found, strata.of_each, groups, strict=True)
         ]
-        return share, math.hypot(mean_of(left)[1], (max(off) - min(off)) / 2 if off else 0.0), count
+        # The law is that of the services that were seen: a jackknife says how much hangs on which they were.
+        services = math.sqrt((PARTS - 1) * float(np.var(without))) if without else 0.0
+        return share, math.hypot(mean_of(left)[1], services), count
 
     def distribution(self, value: Callable[[RequestRecords], Floats]) -> Distribution | None:
         """Mean and percentiles of what requests have of something; None if none has any."""

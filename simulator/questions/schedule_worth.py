@@ -16,7 +16,7 @@ from simulator.acceptance import AcceptanceLaw
 from simulator.cost.spread import Estimate
 from simulator.scenario import Scenario
 from simulator.serving import paired_ratio, summarise
-from simulator.serving.metrics import WARM_UP_FRACTION, Value, is_good
+from simulator.serving.metrics import Value, good_share, is_good
 from simulator.serving.record import RequestRecords
 from simulator.simulation import LEAST_EFFECT, Server, require_served
 from simulator.simulation.paths import Paths
@@ -73,13 +73,6 @@ class Judge:
         return gain if self.service_level is None or math.isfinite(gain) else good_share(records, self.service_level)
 
 
-def good_share(records: RequestRecords, level: ServiceLevel) -> float:
-    """Share of the requests after warm-up that finish within the service level."""
-    served = records.admitted_by_arrival()
-    good = is_good(served, level)[int(WARM_UP_FRACTION * len(served)) :]
-    return float(good.mean()) if len(good) else 0.0
-
-
 def judge_of(scenario: Scenario, plain: RequestRecords, runs: Sequence[RequestRecords]) -> Judge:
     """What the scenario states and can tell these runs apart: a service level that all requests or none meet whatever is drafted
     cannot, nor can the time per token of answers of one token."""
@@ -95,7 +88,8 @@ def judge_of(scenario: Scenario, plain: RequestRecords, runs: Sequence[RequestRe
         return by_time
     shares = [good_share(records, level) for records in (plain, *runs)]
     if max(shares) == 0:
-        return replace(by_time, remark="no request is within the service level, with any γ or without")
+        whole = by_time if arrivals.users is not None else Judge(scenario, END_TO_END, lambda records: records.e2e_latency_s)
+        return replace(whole, remark="no request is within the service level, with any γ or without")
     if shares[0] >= 1 - LEAST_EFFECT and arrivals.users is None:
         within = f"{100 * shares[0]:.1f} % of the requests are within the service level without speculation"
         return replace(by_time, kept=level, remark=f"{within}, so that goodput has nothing to gain")

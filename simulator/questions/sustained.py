@@ -6,7 +6,7 @@ lie on one grid (steps of 0.5 %). A rate is sustained where, over all repetition
 limit is at most what its percentile allows; how sure that share is, means of consecutive requests say (batch means, and how
 alike neighbours among them are). A rate above what the saturated server finishes is never sustained, however short the run. Near
 saturation queues settle slowly, and a run that starts empty sees too little of them: no rate is surely sustained at which a run
-lasts too few relaxation times of its queue.
+lasts too few relaxation times of its queue, unless requests are weighted by a law that knows what was not seen (`sample`).
 """
 
 from __future__ import annotations
@@ -98,6 +98,11 @@ class LoadPoint:
     def surely(self, z: float) -> bool:
         """Whether the service level is met with every share raised by z standard errors."""
         return all(each.within(z) for each in self.exceeded)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether requests are weighted by the law of their waits."""
+        return self.unseen_waits < 1
 
     @property
     def settled(self) -> bool:

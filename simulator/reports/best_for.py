@@ -18,7 +18,7 @@ from simulator.simulation import TIE, Comparison, SimulationResult, name_of_way
 
 # From this share of what a server finishes queues and full batches decide which γ is best, no longer single answers.
 FILLED = 0.5
-ELSEWHERE = "Where copies are filled, what capacity names; where schedule finds that a table pays, the table."
+FILLED_COPIES = "Where copies are filled, what capacity names"
 
 
 def best_for_run(result: SimulationResult, taken: Comparison) -> str:
@@ -26,13 +26,17 @@ def best_for_run(result: SimulationResult, taken: Comparison) -> str:
     scenario, share = result.scenario, result.plain.offered_share
     closed = scenario.file.workload.arrivals.users is not None
     filled = "" if closed or math.isinf(share) else f" ({100 * share:.0f} % of what a plain server finishes)"
+    table = "where schedule finds that a table pays, the table."
+    elsewhere = (
+        f"W{table[1:]}" if closed else f"{FILLED_COPIES}; {table}"
+    )  # users who wait fill nothing: capacity is of open loops
     traffic, ways = f"{traffic_in_words(scenario)}{filled}", ways_compared(scenario)
     if taken.gain.value < 1:
-        return f"Best at {traffic}: no speculation. {ELSEWHERE}"
+        return f"Best at {traffic}: no speculation. {elsewhere}"
     if len(ways) == 1:
-        others = "schedule tries every γ, " if scenario.gammas else ""
-        return f"Asked about {ways[0]} alone, at {traffic}: {others}capacity says what filled copies carry."
-    return f"Best at {traffic}: {_without_end(taken.variant.label)}, of {compared_in_words(scenario)}. {ELSEWHERE}"
+        others = ["schedule tries every γ"] * bool(scenario.gammas) + ["capacity says what filled copies carry"] * (not closed)
+        return f"Asked about {ways[0]} alone, at {traffic}{': ' if others else ''}{', '.join(others)}."
+    return f"Best at {traffic}: {_without_end(taken.variant.label)}, of {compared_in_words(scenario)}. {elsewhere}"
 
 
 def best_for_capacity(answer: CapacityAnswer) -> list[str]:
@@ -51,18 +55,16 @@ def best_for_capacity(answer: CapacityAnswer) -> list[str]:
 
 
 def best_for_schedule(answer: ScheduleAnswer) -> str:
-    """What the table, or one γ, is best for; and what else `run` goes by."""
-    scenario, others = answer.scenario, []
+    """What the table, or one γ, is best for; and of how many fewer `run` knows."""
+    scenario, beside = answer.scenario, ""
     best = "the table" if answer.needed else "no speculation" if answer.best_fixed == 0 else f"γ = {answer.best_fixed}"
     tried = {gamma for gamma, _ in answer.fixed_gains if gamma}
     if not answer.needed and tried - {*scenario.gammas}:
-        others.append(f"knows {ways_in_words([f'γ = {gamma}' for gamma in scenario.gammas])} only")
-    if answer.remark:
-        others.append("goes by the service level")
-    beside = f" (run {' and '.join(others)})" if others else ""
+        beside = f" (run knows {ways_in_words([f'γ = {gamma}' for gamma in scenario.gammas])} only)"
     of = f", of γ = 1 to {max(tried)}{beside}" if tried and not answer.needed else beside
     named = f"{answer.method}, {best}" if answer.others and not answer.off else best
-    return f"Best for {answer.metric} at {traffic_in_words(scenario)}: {named}{of}. Where copies are filled, what capacity names."
+    filled = "" if scenario.file.workload.arrivals.users is not None else f" {FILLED_COPIES}."
+    return f"Best for {answer.metric} at {traffic_in_words(scenario)}: {named}{of}.{filled}"
 
 
 def tie_in_words(larger: str, taken: str, chains: bool) -> str:

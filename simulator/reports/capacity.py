@@ -37,6 +37,9 @@ def capacity_sentences(answer: CapacityAnswer) -> tuple[str, ...]:
         f"{answer.repetitions} repetition{'s' if answer.repetitions > 1 else ''} of {answer.requests:,} requests at each rate, "
         "the same requests for every variant; warm-up left out; 80 % intervals by batch means."
     )
+    point = None if best.sustained is None else best.sustained.at_rate
+    if point is not None and point.weighted:
+        method += " Requests are weighted by the known law of the waits for so few slots."
     return (*found, f"Limited by {limited}{within}.", *_tie(answer), *best_for_capacity(answer), method)
 
 
@@ -277,6 +280,7 @@ def _point(point: LoadPoint) -> dict[str, Any]:
         "tpot_s": point.tpot_s,
         "e2e_latency_s": point.e2e_latency_s,
         "good_share": point.good_share,
+        "weighted": point.weighted,
         "output_tokens_per_s": point.output_tokens_per_s,
         "busy_fraction": point.busy_fraction,
         "mean_batch": point.mean_batch,

@@ -33,17 +33,28 @@ def comparison_sentence(answer: ComparedScenarios) -> str:
 def comparison_table(answer: ComparedScenarios) -> tuple[list[str], list[list[str]]]:
     """One alternative a row: time per token without and with speculation, what that gains here and against the scenario."""
     rows = [_speed(row, answer.base_tpot_s) for row in answer.rows]
-    header = ["by " + answer.axis, "γ", "τ", "R", "plain (ms)", "speculative (ms)", "gain (80 %)", "verdict", "vs. own plain"]
+    header = [
+        "by " + answer.axis,
+        "γ",
+        "τ",
+        "R",
+        "plain (ms)",
+        "speculative (ms)",
+        "gain",
+        "80 %",
+        "verdict",
+        "vs. scenario plain",
+    ]
     return header, rows
 
 
 def _speed(row: Alternative, base_s: float) -> list[str]:
     if row.plain_tpot_s is None or row.gain is None or row.r is None:
-        return [row.name, *[_NOTHING] * 7, _NOTHING]
-    gain = interval(row.gain) + ("×" if is_known(row.gain) else "")
+        return [row.name, *[_NOTHING] * 9]
     return [
         row.name, str(row.num_speculative_tokens), _range(row.mean_acceptance_lengths), significant(row.r),
-        significant(1e3 * row.plain_tpot_s), _range(tuple(1e3 * seconds for seconds in row.tpot_s)), gain, row.verdict,
+        significant(1e3 * row.plain_tpot_s), _range(tuple(1e3 * seconds for seconds in row.tpot_s)),
+        times(row.gain.value), interval(row.gain), row.verdict,
         _range(_over_base(row, base_s)) + "×",
     ]  # fmt: skip
 
@@ -51,7 +62,8 @@ def _speed(row: Alternative, base_s: float) -> list[str]:
 def memory_table(answer: ComparedScenarios) -> tuple[list[str], list[list[str]]]:
     """What each alternative's speculation takes of the memory."""
     header = [
-        "by " + answer.axis, "draft (GB)", "draft KV (kB/token)", "lookahead", "KV tokens", "left", "requests at once", "left",
+        "by " + answer.axis, "draft (GB)", "draft KV (kB/token)", "lookahead",
+        "KV tokens, plain", "with drafts", "requests, plain", "with drafts",
     ]  # fmt: skip
     return header, [[row.name, *_memory(row.memory)] for row in answer.rows if row.memory is not None]
 

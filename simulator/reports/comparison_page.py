@@ -22,7 +22,7 @@ def comparison_page(answer: ComparedScenarios) -> Page:
     scenario, deployment = answer.scenario, answer.scenario.deployment
     header, memory = memory_table(answer)
     reading = "Gain: time without over time with speculation, of the same alternative, with its 80 % interval. Above 1 is better."
-    notes = comparison_notes(answer)
+    notes = [note for note in comparison_notes(answer) if note not in scenario.warnings]
     sections = (
         Section("Time per output token", (TIMES, Table.of(*comparison_table(answer)), Text(reading))),
         *((Section("Memory taken", (Table.of(header, memory),)),) if memory else ()),

@@ -9,6 +9,7 @@ from simulator.plots.words import interval, ways_in_words
 from simulator.printed_numbers import significant, times
 from simulator.questions.explanation import Explanation
 from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_summary
+from simulator.simulation import cause_in_words
 
 NOTHING = "–"
 
@@ -29,7 +30,7 @@ def explanation_sentences(answer: Explanation) -> list[str]:
             f"{said} {at}: {r} and yields τ = {significant(answer.mean_acceptance_length)} tokens, "
             f"decode speedup {times(answer.speedup.value)} ({interval(answer.speedup)})."
         )
-    causes = [f"{name.replace('_', ' ')} {share:+.2f}" for name, share in answer.cost.causes()[:2]]
+    causes = [f"{cause_in_words(name)} {share:+.2f}" for name, share in answer.cost.causes()[:2]]
     sentences = [first, *_why_this_one(answer), f"R - 1 comes mostly from {' and '.join(causes)} plain steps."]
     if answer.textbook_speedup is not None:
         sentences.append(f"The textbook formula, with verification taken as free, says {times(answer.textbook_speedup)}.")

@@ -33,10 +33,12 @@ def schedule_sentences(answer: ScheduleAnswer) -> tuple[str, ...]:
 def _own_sentences(answer: ScheduleAnswer) -> tuple[str, ...]:
     fixed, fastest = (f"γ = {gamma}" if gamma else "no speculation" for gamma in (answer.best_fixed, answer.fastest_fixed))
     tie = [tie_in_words(fastest, fixed, chains=True)] if answer.best_fixed != answer.fastest_fixed else []
+    if answer.off:
+        return (_off(answer), *_remark(answer), best_for_schedule(answer))
     beside = (*_over_none(answer), *tie, *_remark(answer), best_for_schedule(answer))
     if answer.gain is None:
         always = answer.table[0][2]
-        what = "no draft" if always == 0 else fixed if always == answer.best_fixed else f"one γ, within {100 * TIE:.0f} %,"
+        what = fixed if always == answer.best_fixed else f"one γ, within {100 * TIE:.0f} %,"
         first = f"No schedule needed: {what} is best at every batch, at a context of {answer.own_context:,} tokens."
         return (first, *beside)
     gain, alone = _told(answer.gain, answer), f"{fastest} alone" if answer.fastest_fixed else fastest
@@ -45,6 +47,13 @@ def _own_sentences(answer: ScheduleAnswer) -> tuple[str, ...]:
     what = "the table, chosen point by point, loses" if answer.worse else "what the table gains is below noise"
     first = f"No schedule needed: {what}: {answer.metric} {gain} than with {alone}."
     return (first, *beside, f"For the record: {_words(answer.table)}")
+
+
+def _off(answer: ScheduleAnswer) -> str:
+    """That nothing drafted gains, and what comes nearest; a table that varies γ too."""
+    gamma, gain = max(((gamma, gain) for gamma, gain in answer.fixed_gains if gamma), key=lambda pair: pair[1])
+    table = "" if answer.gain is None else f", and γ by batch {_told(answer.gain, answer)} than none"
+    return f"Leave speculation off: of every fixed γ the best, γ = {gamma}, comes to {times(gain)} in {answer.metric}{table}."
 
 
 def _told(gain: Estimate, answer: ScheduleAnswer) -> str:
@@ -58,10 +67,11 @@ def _told(gain: Estimate, answer: ScheduleAnswer) -> str:
 def _over_none(answer: ScheduleAnswer) -> list[str]:
     if answer.off:
         return []
-    return [f"Against no speculation, on those seeds: {setting_in_words(answer)} gains {_gain_in_words(answer.over_none)}."]
+    return [f"Against no speculation, on those seeds: {setting_in_words(answer)} gains {gain_in_words(answer.over_none)}."]
 
 
-def _gain_in_words(gain: Estimate) -> str:
+def gain_in_words(gain: Estimate) -> str:
+    """A gain over no speculation with its interval."""
     return f"{times(gain.value)} ({interval(gain)})" if math.isfinite(gain.value) else "all of it: none has any"
 
 
@@ -186,6 +196,8 @@ def schedule_notes(answer: ScheduleAnswer) -> tuple[str, ...]:
         f"Each cell is within {100 * TIE:.0f} % of the most tokens per second: from the largest batch down the smallest such γ, "
         "kept for as long as it is one, so that few rows do. Off is a plain step beside the drafter."
     ]
+    if answer.off and any(gamma for _, _, gamma in answer.table):
+        notes.append("Without a drafter at all, which takes memory and time even while it rests, a plain step is quicker still.")
     if any(cell.captured is False for cell in answer.cells):
         notes.append("*: the round is larger than the engine's largest captured graph and runs eagerly.")
     if any(not cell.fits for cell in answer.cells):

@@ -11,6 +11,7 @@ from simulator.reports.page import Block, Code, Fact, Figure, Page, Section, Tab
 from simulator.reports.schedule import (
     fixed_table,
     fixed_title,
+    gain_in_words,
     methods_table,
     schedule_map,
     schedule_notes,
@@ -57,8 +58,7 @@ def _facts(answer: ScheduleAnswer) -> Iterator[Fact]:
         for first, last, gamma in answer.table[:4]:
             yield Fact("off" if gamma == 0 else f"γ = {gamma}", f"at batch {first} to {last}")
     else:
-        gain = dict(answer.fixed_gains).get(answer.best_fixed)
-        gained = "" if gain is None or answer.best_fixed == 0 else f"{answer.metric}, gain {times(gain)}"
+        gained = "" if answer.off else f"{answer.metric}, {gain_in_words(answer.over_none)} against none"
         yield Fact("off" if answer.best_fixed == 0 else f"γ = {answer.best_fixed}", "at every batch", gained)
 
 

@@ -18,7 +18,7 @@ from simulator.draft_tree import Tree
 from simulator.plots.words import acceptance_source, is_known, provenance
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
 from simulator.questions.method_map import MethodMap
-from simulator.reports.tables import break_even_sentence
+from simulator.reports.tables import break_even_notes, break_even_sentence
 from simulator.reports.verdict import answer, headline, subject, verdict_sentence
 from simulator.scenario import PrefillInstances, Scenario
 from simulator.serving import AcceptanceCounts, unmet_limits
@@ -153,6 +153,7 @@ def break_even_summary(answer: BreakEven, methods: MethodMap | None = None) -> d
         "schema_version": SCHEMA_VERSION,
         "sentence": break_even_sentence(answer, methods),
         "own_context_tokens": answer.own_context,
+        "notes": break_even_notes(answer),
         "points": [break_even_row(point) for point in answer.points],
         "best": answer.best,
         "policies": answer.policies,

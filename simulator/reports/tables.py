@@ -12,6 +12,7 @@ from simulator.prediction import NO_VERDICT, Prediction
 from simulator.printed_numbers import milliseconds, significant, times
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
 from simulator.questions.method_map import MethodMap
+from simulator.simulation import cause_in_words
 
 NOTHING = "–"
 
@@ -27,6 +28,16 @@ def break_even_tables(answer: BreakEven) -> Iterator[tuple[str, list[str], list[
         what = "Break-even acceptance length τ*" if trees == {True} else "Break-even acceptance rate α*"
         title = f"{what}{', of trees length τ*,' if len(trees) == 2 else ''} at context {context:,} tokens"
         yield title, ["batch", *map(str, answer.batches)], _context_rows(answer, context)
+
+
+def break_even_notes(answer: BreakEven) -> list[str]:
+    """How to read the tables, as far as they need it."""
+    notes = []
+    if any(not point.fits for point in answer.points):
+        notes.append("In brackets: the KV cache does not hold that batch.")
+    if any(_needed(point) == NOTHING for point in answer.points):
+        notes.append("A dash: even accepting every draft would lose.")
+    return notes
 
 
 def break_even_sentence(answer: BreakEven, methods: MethodMap | None = None) -> str:
@@ -67,9 +78,9 @@ def rows_asked_for(answer: BreakEven) -> tuple[Tree | None, list[BreakEvenPoint]
 
 def _context_rows(answer: BreakEven, context: int) -> list[list[str]]:
     points = {(point.shape, point.batch): point for point in answer.points if point.context_tokens == context}
-    rows = []
+    rows, chains = [], any(shape.is_chain for shape, _ in points)
     for shape in dict.fromkeys(shape for shape, _ in points):
-        row = [shape.name if shape.is_chain else f"{shape.name}, τ*"]
+        row = [shape.name if shape.is_chain else f"{shape.name}, τ*" if chains else shape.name.removeprefix("tree ")]
         for batch in answer.batches:
             text, fits = _needed(points[shape, batch]), points[shape, batch].fits
             row.append(text if fits else f"({text})")
@@ -134,7 +145,7 @@ def prediction_rows(answer: Prediction) -> list[list[str]]:
         _row("textbook formula (verification free)", answer.textbook_speedup, show=times),
         ["mostly bound by", answer.bound or NOTHING, ""],
     ]
-    rows += [[f"R - 1 from {name.replace('_', ' ')}", f"{share:+.2f}", ""] for name, share in answer.causes[:2]]
+    rows += [[f"R - 1 from {cause_in_words(name)}", f"{share:+.2f}", ""] for name, share in answer.causes[:2]]
     return [row for row in rows if row[1] != NOTHING]
 
 

@@ -41,16 +41,19 @@ def run_table(result: SimulationResult, columns: int = 100) -> Table:
     """(header, rows) of all variants.
 
     Where they would need more than so many characters those of the γ that the verdict is about are kept, then the best, in their
-    order, and the header says so.
+    order, and the header says so. The two ends of an open acceptance stay together.
     """
     best = result.best
     chosen = None if best is None else best.variant.drafting
-    ranked = sorted(result.comparisons, key=lambda comparison: (comparison.variant.drafting != chosen, -comparison.gain.value))
-    for count in range(len(ranked), 1, -1):
-        header, rows = _table(result, [comparison for comparison in result.comparisons if comparison in ranked[:count]])
-        if width(header, rows) <= columns:
+    gains: dict[object, float] = {}  # of each way to draft, at its worse end
+    for each in result.comparisons:
+        gains[each.variant.drafting] = min(each.worth, gains.get(each.variant.drafting, math.inf))
+    ranked = sorted(gains, key=lambda drafting: (drafting != chosen, -gains[drafting]))
+    for count in range(len(ranked), 0, -1):
+        header, rows = _table(result, [each for each in result.comparisons if each.variant.drafting in ranked[:count]])
+        if count == 1 or width(header, rows) <= columns:
             return header, rows
-    return _table(result, ranked[:1])
+    return _table(result, [])
 
 
 def width(header: list[str], rows: list[list[str]]) -> int:
@@ -94,6 +97,11 @@ def _graph_rows(columns: list[Column]) -> list[tuple[str, Cell]]:
 
 def _percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
+
+
+def _without_drafts(variant: Variant) -> float | None:
+    """Of a policy that may rest."""
+    return None if isinstance(variant.policy, Fixed) else _percent(variant.off_share)
 
 
 def _heading(column: Column) -> str:
@@ -189,7 +197,10 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
     ("  of it waiting (ms)", _statistic("kv_transfer_wait_s", "mean", 1e3)),
     ("prefill share at this load (%)", lambda column: 100 * column.variant.summary.load.prefill_share),
     ("KV cache (k tokens)", lambda column: column.variant.kv_blocks * column.variant.deployment.engine.block_tokens / 1e3),
-    ("steps without drafts (%)", _compared(lambda c: None if isinstance(c.variant.policy, Fixed) else 100 * c.variant.off_share)),
+    (
+        "steps without drafts (%)",
+        _compared(lambda c: None if isinstance(c.variant.policy, Fixed) else _percent(c.variant.off_share)),
+    ),
     ("prefix cache hits (% of tokens)", _shared_prefixes),
     ("preemptions", lambda column: f"{column.variant.summary.preemptions:,}"),
     ("  moved to the host", lambda column: _count(column.variant.summary.swaps)),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from simulator.cost.spread import Estimate
 from simulator.plots.words import drafting_name, interval, is_known
 from simulator.printed_numbers import significant, times
 from simulator.reports.best_for import best_for_run, tie_in_words
+from simulator.serving.metrics import good_share
+from simulator.serving.record import RequestRecords
 from simulator.simulation import Comparison, SimulationResult
 
 Answer = Literal["win", "lose", "close", "depends", "none"]
@@ -27,7 +30,7 @@ def answer(result: SimulationResult) -> Answer:
 
 def subject(result: SimulationResult) -> Comparison | None:
     """What the verdict is about: the best variant; of one with open acceptance the end of the band that gains less."""
-    return min(ends(result), key=lambda other: other.gain.value, default=result.best)
+    return min(ends(result), key=lambda other: other.worth, default=result.best)
 
 
 def ends(result: SimulationResult) -> tuple[Comparison, ...]:
@@ -49,17 +52,29 @@ def headline(result: SimulationResult) -> tuple[str, ...]:
         rest = f"What follows is for τ = {significant(chosen.mean_acceptance_length)}."
         return (f"It depends on acceptance, which the scenario leaves open: {sides}.", rest, *_reasons(chosen), best_for)
     first = _outcome(chosen, result)
-    first = f"At either end of the measured acceptance: {first}" if both else first
-    return (first, *_tie(chosen, result), *_reasons(chosen), *_worse(chosen), best_for)
+    first = f"At either end of the measured acceptance: {first[0].lower()}{first[1:]}" if both else first
+    return (first, *_within_the_level(chosen, result), *_tie(chosen, result), *_reasons(chosen), *_worse(chosen), best_for)
+
+
+def _within_the_level(chosen: Comparison, result: SimulationResult) -> list[str]:
+    """That goodput cannot rise, where nearly all requests are within the service level already."""
+    level = result.scenario.file.service_level
+    if level is None or not chosen.nothing_to_gain:
+        return []
+    share = 100 * good_share(RequestRecords.of(result.plain.result.records), level)
+    named = " What is quickest and keeps that is named." if len(result.comparisons) > 1 else ""
+    return [
+        f"Without speculation {share:.1f} % of the requests are within the service level: goodput has nothing to gain.{named}"
+    ]
 
 
 def _tie(chosen: Comparison, result: SimulationResult) -> list[str]:
     """Why the chosen γ or tree is not the one with the largest number."""
     taken = chosen.variant.shape
-    larger = [c for c in result.comparisons if c.gain.value > chosen.gain.value and c.variant.shape.nodes > taken.nodes]
+    larger = [c for c in result.comparisons if c.worth > chosen.worth and c.variant.shape.nodes > taken.nodes]
     if not larger or chosen.variant.scenario.file.acceptance is None:
         return []
-    other = max(larger, key=lambda c: c.gain.value).variant
+    other = max(larger, key=lambda c: c.worth).variant
     chains = other.shape.is_chain and taken.is_chain and not result.scenario.alternatives
     return [tie_in_words(other.label, chosen.variant.label, chains)]
 
@@ -151,4 +166,14 @@ def _needed(comparison: Comparison) -> str:
 
 def _textbook(comparison: Comparison) -> str:
     textbook, decode = times(comparison.textbook_speedup), times(comparison.mean_acceptance_length / comparison.r.value)
-    return f"The textbook formula, with verification taken as free, says {textbook}; τ/R says {decode}."
+    batch = comparison.variant.summary.load.mean_decode_sequences or 1.0
+    said = f"The textbook formula, with verification taken as free, says {textbook}; τ/R says {decode}"
+    if comparison.tpot is None or 0.9 < batch / comparison.batch < 1.1 or _agree(comparison):
+        return f"{said}."
+    return f"{said} at the batch of {comparison.batch} without speculation; with it {significant(batch)} decode at once."
+
+
+def _agree(comparison: Comparison) -> bool:
+    """Whether τ/R and the simulated gain in time per token are within a tenth of each other."""
+    decode = comparison.mean_acceptance_length / comparison.r.value
+    return comparison.tpot is not None and abs(math.log(comparison.tpot.value / decode)) < 0.1

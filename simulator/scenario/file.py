@@ -38,7 +38,7 @@ class Link(Spec):
 
 
 def _kind_of_link(value: object) -> str:
-    return "a kind" if isinstance(value, str) else "a bandwidth and latency"
+    return "a kind" if isinstance(value, str) else "a bandwidth and latency" if isinstance(value, dict | Link) else "neither"
 
 
 LinkChoice = Annotated[
@@ -137,7 +137,9 @@ class SweepSpec(Spec):
 
 
 def _kind_of_hardware(value: object) -> str:
-    return "a name" if isinstance(value, str) else "a mapping with base"
+    return (
+        "a name" if isinstance(value, str) else "a mapping with base" if isinstance(value, dict | HardwareOverride) else "neither"
+    )
 
 
 HardwareChoice = Annotated[

@@ -54,8 +54,9 @@ def deployment_of(
 
 
 def _target_weights(reading: Reading, spec: TargetSpec) -> str:
-    reading.warnings.extend(weights_warning(spec.weights, stored_weights(spec.model)))
-    return spec.weights or published_weights(spec.model) or "bf16"
+    model = reading.document.beside(spec.model)
+    reading.warnings.extend(weights_warning(spec.weights, stored_weights(model)))
+    return spec.weights or published_weights(model) or "bf16"
 
 
 def _drafter_weights(
@@ -65,7 +66,7 @@ def _drafter_weights(
         return hardware.wide_dtype
     if speculation.drafter_weights is not None:
         return speculation.drafter_weights
-    stored = None if speculation.drafter is None else stored_weights(speculation.drafter)
+    stored = None if speculation.drafter is None else stored_weights(reading.document.beside(speculation.drafter))
     chosen, warning = default_drafter_weights(speculation.method, weights, hardware.wide_dtype, stored, drafter)
     reading.warnings.extend([warning] if warning else [])
     return chosen

@@ -29,13 +29,13 @@ from simulator.workload import RequestSource, RequestTrace, WorkloadSpec, source
 def find_device(reading: Reading) -> Hardware:
     choice = reading.sections["hardware"]
     if isinstance(choice, str):
-        return find_hardware(choice, reading.document.where(("hardware",)))
-    base = find_hardware(choice.base, reading.document.where(("hardware", "base")), "hardware.base")
+        return find_hardware(reading.document.beside(choice), reading.document.where(("hardware",)))
+    base = find_hardware(reading.document.beside(choice.base), reading.document.where(("hardware", "base")), "hardware.base")
     return override(base, choice, reading.document)
 
 
 def find_serving_engine(reading: Reading) -> ServingEngine:
-    return find_engine(reading.sections["engine"], reading.document.where(("engine",)))
+    return find_engine(reading.document.beside(reading.sections["engine"]), reading.document.where(("engine",)))
 
 
 def start_engine(reading: Reading, engine: ServingEngine | None, target: ModelArchitecture | None) -> ServingEngine | None:
@@ -63,7 +63,7 @@ def find_draft_device(reading: Reading) -> RemoteDraft | None:
     if where is None:
         return None
     location = ("speculation", "draft_device", "hardware")
-    hardware = find_hardware(where.hardware, reading.document.where(location), ".".join(location))
+    hardware = find_hardware(reading.document.beside(where.hardware), reading.document.where(location), ".".join(location))
     return RemoteDraft(hardware, where.tensor_parallel_size, where.link_latency_s, where.overlap)
 
 
@@ -72,14 +72,15 @@ def find_further_hardware(reading: Reading) -> tuple[tuple[Hardware, int], ...]:
     for index, kind in enumerate(reading.sections["parallel"].further_replicas):
         location = ("parallel", "further_replicas", index, "hardware")
         where = reading.document.where(location)
-        found.append((find_hardware(kind.hardware, where, "parallel.further_replicas.hardware"), kind.count))
+        found.append(
+            (find_hardware(reading.document.beside(kind.hardware), where, "parallel.further_replicas.hardware"), kind.count)
+        )
     return tuple(found)
 
 
 def find_target(reading: Reading) -> ModelArchitecture:
-    found = find_model(
-        reading.sections["target"].model, reading.document.where(("target", "model")), "target.model", "target model"
-    )
+    name = reading.document.beside(reading.sections["target"].model)
+    found = find_model(name, reading.document.where(("target", "model")), "target.model", "target model")
     if found.kind == "draft_head":
         raise SpecError([reading.document.problem(("target", "model"), "must be a whole model, not a draft head", found.name)])
     return found
@@ -107,7 +108,9 @@ def find_drafter(reading: Reading, target: ModelArchitecture | None) -> ModelArc
             f"{NO_DRAFTER}: {speculation.method} drafting by a module built from the target, of the usual shape"
         )
         return built_head(target, speculation.method, max(shape.depth for shape in speculation.shapes))
-    found = find_model(speculation.drafter, reading.document.where(location), "speculation.drafter", "drafter")
+    found = find_model(
+        reading.document.beside(speculation.drafter), reading.document.where(location), "speculation.drafter", "drafter"
+    )
     fault = drafter_problem(speculation.method, found)
     if fault:
         raise SpecError([reading.document.problem(location, fault, speculation.drafter)])

@@ -71,7 +71,7 @@ def find_prefill_instances(reading: Reading, decode: Deployment, limits: Limits)
     hardware = decode.hardware
     if spec.hardware is not None:
         where = reading.document.where((*KEY, "hardware"))
-        hardware = find_hardware(spec.hardware, where, "parallel.disaggregated_prefill.hardware")
+        hardware = find_hardware(reading.document.beside(spec.hardware), where, "parallel.disaggregated_prefill.hardware")
     bandwidth, latency_s = _link(spec, hardware, decode.hardware)
     return PrefillInstances(
         spec.instances,

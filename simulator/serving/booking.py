@@ -256,9 +256,9 @@ class Timeline:
     def forget(self) -> None:
         """Lets the rounds go that are past."""
         past = self.now - self.origin
-        left = self.rows.shape[1] - past
-        self.rows[:, :left] = self.rows[:, past:]
-        self.rows[:, left:] = 0
+        last = max([booking.end for booking in self.bookings.values()], default=self.now) - self.origin
+        self.rows[:, : last - past] = self.rows[:, past:last]
+        self.rows[:, last - past : last] = 0  # nothing stands beyond
         self.origin = self.now
 
     def _make_room(self, end: int) -> None:

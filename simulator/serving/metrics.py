@@ -264,9 +264,9 @@ def window_of(records: RequestRecords, warm_up_fraction: float = WARM_UP_FRACTIO
     arrival_s, finish_s = served.column("arrival_s"), served.column("finish_s")
     start_s, end_s = float(arrival_s[-len(measured)]), float(records.column("arrival_s").max())
     note = (
-        f"Latencies leave out the first {100 * warm_up_fraction:.0f} % of the requests (warm-up). "
-        f"Rates and means over time are from {significant(start_s)} s, the next arrival, to {significant(end_s)} s, "
-        "the last arrival (no drain). Acceptance is over all requests."
+        f"Latencies leave out the first {100 * warm_up_fraction:.0f} % of the requests (warm-up); gains compare the same "
+        f"requests one by one. Rates and means over time are from {significant(start_s)} s, the first arrival after these, to "
+        f"{significant(end_s)} s, the last one (no drain). Acceptance is over all requests."
     )
     window = Window(start_s, end_s, measured, note)
     if window.contains(finish_s).sum() >= max(1.0, 0.1 * len(served)):
@@ -342,6 +342,13 @@ def is_good(records: RequestRecords, service_level: ServiceLevel) -> NDArray[np.
     for metric, _, limit_s in service_level.limits():
         good &= ~above(_LATENCIES[metric](records), limit_s)
     return good
+
+
+def good_share(records: RequestRecords, service_level: ServiceLevel) -> float:
+    """Share of the requests after warm-up that finish within the service level."""
+    served = records.admitted_by_arrival()
+    good = is_good(served, service_level)[int(WARM_UP_FRACTION * len(served)) :]
+    return float(good.mean()) if len(good) else 0.0
 
 
 def unmet_limits(summary: Summary, service_level: ServiceLevel) -> dict[str, tuple[float, float]]:

@@ -9,6 +9,7 @@ finishes, `batching.py` for limits.
 from __future__ import annotations
 
 from simulator.simulation.batching import batching_rules
+from simulator.simulation.causes import cause_in_words
 from simulator.simulation.choice import TIE, at_worse_end, chosen
 from simulator.simulation.comparison import Comparison, drafted_at, proposal_share
 from simulator.simulation.gains import paired_doubt
@@ -32,6 +33,7 @@ __all__ = [
     "Verdict",
     "at_worse_end",
     "batching_rules",
+    "cause_in_words",
     "chosen",
     "drafted_at",
     "leading",

@@ -7,8 +7,8 @@ from simulator.printed_numbers import significant
 from simulator.simulation.variant import Variant
 
 
-def _cause(name: str) -> str:
-    """A term of R - 1 in words: ``draft: later_passes`` → ``later draft passes``."""
+def cause_in_words(name: str) -> str:
+    """A term of R - 1: ``draft: later_passes`` → ``later draft passes``, ``verify: layers`` → ``layers in verification``."""
     side, _, term = name.partition(": ")
     words = term.replace("_", " ")
     if side == "verify":
@@ -21,7 +21,7 @@ def _cause(name: str) -> str:
 
 def causes_of(plain: Variant, variant: Variant, cost: RoundCost) -> tuple[str, ...]:
     """The two largest terms of R - 1, and what load adds: queueing, preemption, memory, prefill."""
-    causes = [f"{_cause(name)} {share:+.2f} plain steps per round" for name, share in cost.causes()[:2]]
+    causes = [f"{cause_in_words(name)} {share:+.2f} plain steps per round" for name, share in cost.causes()[:2]]
     before, after = plain.summary, variant.summary
     if before.queueing_s and after.queueing_s and before.e2e_latency_s:
         change_s = after.queueing_s.mean - before.queueing_s.mean

@@ -19,7 +19,7 @@ from simulator.simulation.gains import Runs
 from simulator.simulation.progress import Progress, counter
 from simulator.simulation.server import Server
 from simulator.simulation.variant import Variant
-from simulator.simulation.verdict import Verdict, judged_gain, requests_to_tell, unjudged, verdict_of
+from simulator.simulation.verdict import Verdict, judged_gain, nothing_to_gain, requests_to_tell, unjudged, verdict_of, worth_of
 from simulator.spec import SpecError
 from simulator.workload import Request
 
@@ -38,7 +38,8 @@ class Comparison:
     batch, context: means of a replica in the plain run, at which `round`, R and its doubt are taken; of a schedule by batch at
     the γ that it drafts there, and `remark` says so. mean_acceptance_length: as simulated, without the steps in which a policy is
     off. metric: what the verdict is about.
-    requests_to_tell: how many would, where those served are too few for a verdict.
+    requests_to_tell: how many would, where those served are too few for a verdict. nothing_to_gain: in goodput, as nearly all
+    requests are within the service level without speculation.
     """
 
     variant: Variant
@@ -60,6 +61,12 @@ class Comparison:
     causes: tuple[str, ...]
     remark: str = ""
     requests_to_tell: int | None = None
+    nothing_to_gain: bool = False
+
+    @property
+    def worth(self) -> float:
+        """By which ways to draft are ranked, as `verdict.worth_of` says."""
+        return worth_of(self.gain.value, (self.tpot or self.e2e).value, self.nothing_to_gain)
 
     @property
     def shape(self) -> Tree:
@@ -117,6 +124,7 @@ def compare(
         ),
         textbook_speedup=theory.textbook_speedup(tau, gamma, cost.cost_coefficient), causes=causes_of(plain, variant, cost),
         remark=remark, requests_to_tell=None if judged is None else requests_to_tell(len(requests), judged),
+        nothing_to_gain=nothing_to_gain(server.scenario, plain.result),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from simulator.simulation.gains import Runs
 from simulator.simulation.progress import Progress, counter
 from simulator.simulation.server import Server, speculative_servers
 from simulator.simulation.variant import require_served
-from simulator.simulation.verdict import judged_gain
+from simulator.simulation.verdict import judged_gain, nothing_to_gain, worth_of
 
 
 def leading(scenario: Scenario, progress: Progress | None = None) -> tuple[Server, Load]:
@@ -27,11 +27,14 @@ def leading(scenario: Scenario, progress: Progress | None = None) -> tuple[Serve
     if len({server.drafting for _, server in servers}) == 1:
         return servers[0][1], summary.load
     gains: dict[int, float] = {}
+    met = nothing_to_gain(scenario, plain)
     for place, (label, server) in enumerate(servers):
         run = server.run(requests, counter(progress, label, len(requests)))
         runs = Runs(plain, run, run, run, run)
         gain = judged_gain(scenario, runs)[1] or runs.doubted(lambda records: records.e2e_latency_s)
-        gains[place] = 0.0 if gain is None else gain.ratio
+        quicker = runs.doubted(lambda records: records.tpot_s) or runs.doubted(lambda records: records.e2e_latency_s)
+        in_time = 0.0 if quicker is None else quicker.ratio
+        gains[place] = 0.0 if gain is None else worth_of(gain.ratio, in_time, met)
     ends = at_worse_end(gains, lambda place: servers[place][1].drafting, lambda place: gains[place])
     taken = chosen(ends, lambda place: gains[place], lambda place: servers[place][1].shape.nodes)
     return servers[taken or 0][1], summary.load

@@ -27,5 +27,5 @@ class SimulationResult:
 
         Where acceptance is open, each shape counts by the end of the measured band at which it gains less.
         """
-        ends = at_worse_end(self.comparisons, lambda each: each.variant.drafting, lambda each: each.gain.value)
-        return chosen(ends, lambda each: each.gain.value, lambda each: each.variant.shape.nodes)
+        ends = at_worse_end(self.comparisons, lambda each: each.variant.drafting, lambda each: each.worth)
+        return chosen(ends, lambda each: each.worth, lambda each: each.variant.shape.nodes)

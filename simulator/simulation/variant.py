@@ -63,10 +63,11 @@ class Variant:
         return (len(records) - 1) / span_s / self.saturation.per_s if span_s > 0 else math.inf
 
     @property
-    def off_share(self) -> float:
-        """Share of the steps that decode in which nothing is drafted."""
+    def off_share(self) -> float | None:
+        """Share of the steps that decode in which nothing is drafted; None where none does."""
         steps = self.result.steps
-        return float((steps.column("drafted")[steps.column("decode_sequences") > 0] == 0).mean())
+        drafted = steps.column("drafted")[steps.column("decode_sequences") > 0]
+        return float((drafted == 0).mean()) if drafted.size else None
 
 
 def served_variant(server: Server, label: str, requests: tuple[Request, ...], progress: Progress | None) -> Variant:

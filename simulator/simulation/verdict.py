@@ -8,8 +8,9 @@ from typing import Literal
 from simulator.cost.spread import Estimate
 from simulator.printed_numbers import significant
 from simulator.scenario import Scenario
-from simulator.serving import Summary
-from simulator.serving.metrics import is_good
+from simulator.serving import ServingResult, Summary
+from simulator.serving.metrics import good_share, is_good
+from simulator.serving.record import RequestRecords
 from simulator.simulation.gains import Doubted, Runs
 
 LEAST_EFFECT = 0.005
@@ -34,6 +35,20 @@ def judged_gain(scenario: Scenario, runs: Runs) -> tuple[str, Doubted | None]:
     if arrivals.users:
         return "output rate per user", turns
     return "mean time per output token", runs.doubted(lambda records: records.tpot_s)
+
+
+def nothing_to_gain(scenario: Scenario, plain: ServingResult) -> bool:
+    """Whether nearly all requests are within the service level without speculation, so that goodput cannot rise. In a closed loop
+    it can: quicker answers bring more of them."""
+    level = scenario.file.service_level
+    if level is None or scenario.file.workload.arrivals.users is not None:
+        return False
+    return good_share(RequestRecords.of(plain.records), level) >= 1 - LEAST_EFFECT
+
+
+def worth_of(gain: float, gain_in_time: float, nothing_to_gain: bool) -> float:
+    """By which ways to draft are ranked: their gain; where goodput has nothing to gain, that in time of those that keep it."""
+    return gain_in_time if nothing_to_gain and gain >= 1 - LEAST_EFFECT else gain
 
 
 # More requests than this nobody simulates to learn of half a per cent.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from simulator.spec.checks import Spec, check, check_sections
 from simulator.spec.document import Document, Location, dotted
 from simulator.spec.findings import models_in
-from simulator.spec.problem import Problem, SpecError, nearest, shown
+from simulator.spec.problem import Problem, SpecError, nearest, shown, why_unreadable
 from simulator.spec.yaml_file import load_yaml, parse_yaml, plain_scalar, unique_keys
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "plain_scalar",
     "shown",
     "unique_keys",
+    "why_unreadable",
 ]

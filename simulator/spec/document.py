@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from simulator.spec.problem import Problem, nearest, shown
@@ -27,6 +28,17 @@ class Document:
             if location[:end] in self.lines:
                 return f"{self.source}:{self.lines[location[:end]]}"
         return self.source
+
+    def beside(self, name: str) -> str:
+        """The file, or folder with a config.json, that a path in the document means: from the document's folder where it is
+        there, else as it stands. A name that is no path stays as it is."""
+        if not self.source or not ("/" in name or name.endswith((".yaml", ".yml", ".json"))):
+            return name
+        path = Path(self.source).parent / name
+        try:
+            return str(path) if path.is_file() or (path / "config.json").is_file() else name
+        except (OSError, ValueError):  # such as a name longer than the file system takes
+            return name
 
     def problem(self, location: Location, must: str, got: object = "", names: Iterable[str] = ()) -> Problem:
         """A problem at `location`; the nearest of `names` to `got` is suggested."""

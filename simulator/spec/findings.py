@@ -41,7 +41,7 @@ def describe(item: Any, kind: Any, location: Location) -> tuple[str, object, Ite
     }
     if code in bounds:
         word, name = bounds[code]
-        return f"must be {word} {context[name]:g}", got, ()
+        return f"must be {word} {_bound(context[name])}", got, ()
     if code in ("float_type", "int_type", "float_parsing", "int_parsing", "int_from_float", "decimal_type"):
         noun = "a whole number" if code.startswith("int") else "a number"
         return f"must be {noun}{_unit_hint(got)}", got, ()
@@ -57,6 +57,8 @@ def describe(item: Any, kind: Any, location: Location) -> tuple[str, object, Ite
         "finite_number": "must be a finite number",
         "none_required": "must be left out",
     }
+    if code == "string_type" and isinstance(got, dict):
+        return "must be text: a name, or the path of a file that holds such keys", got, ()
     if code in words:
         return words[code], got, ()
     if code == "too_short":
@@ -66,6 +68,11 @@ def describe(item: Any, kind: Any, location: Location) -> tuple[str, object, Ite
     if code == "value_error":
         return str(context["error"]), "", ()
     return "must be valid: " + item["msg"], got, ()
+
+
+def _bound(value: float) -> str:
+    """Without an exponent while it is of a size that people write out."""
+    return f"{value:,.0f}" if 1e5 <= value < 1e13 and value == int(value) else f"{value:g}"
 
 
 def _entries(number: int) -> str:

@@ -51,6 +51,13 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def why_unreadable(error: Exception) -> str:
+    """Why a file could not be read, without codes and paths."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text in UTF-8"
+    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+
+
 def nearest(value: object, names: Iterable[str]) -> str:
     """The valid name most like `value`, or ""."""
     known = {name.casefold(): name for name in names}

@@ -12,12 +12,15 @@ from itertools import repeat
 import numpy as np
 
 from simulator.spec import Document, Location, Problem, SpecError
+from simulator.workload.changing_rate import diurnal_times_s, ramp_times_s
 from simulator.workload.lengths import LognormalLengths, UniformLengths
 from simulator.workload.profile import RequestSource, WorkloadProfile, load_workload_profile
 from simulator.workload.quantities import MAX_TOKENS, Floats, Integers
 from simulator.workload.request import Request, content_of
 from simulator.workload.request_trace import PromptTexts, RequestTrace
 from simulator.workload.section import ArrivalSpec, SessionsSpec, WorkloadSpec
+
+DAY_S = 86_400.0
 
 
 def source_problems(
@@ -90,9 +93,8 @@ def _in_sessions(spec: WorkloadSpec, sessions: SessionsSpec, said: Integers, out
     turns = _drawn(sessions.turns, n, _stream(seed, b"turns"))
     begins = np.concatenate([[0], np.cumsum(turns)])
     begins = begins[begins < n]
-    times_s = _arrivals(spec.arrivals, len(begins), seed, None)
-    if spec.arrivals.rate_per_s is not None:
-        times_s = times_s * (sessions.turns if isinstance(sessions.turns, int) else sessions.turns.mean)
+    turns_mean = sessions.turns if isinstance(sessions.turns, int) else sessions.turns.mean
+    times_s = _arrivals(spec.arrivals, len(begins), seed, None, turns_mean)
     requests = []
     for session, (begin, end) in enumerate(zip(begins.tolist(), [*begins[1:].tolist(), n], strict=True)):
         before = 0
@@ -119,8 +121,8 @@ def _drawn(length: int | LognormalLengths | UniformLengths, n: int, rng: np.rand
     return np.full(n, length, dtype=np.int64) if isinstance(length, int) else length.sample(n, rng)
 
 
-def _arrivals(spec: ArrivalSpec, n: int, seed: int, source: RequestSource | None) -> Floats:
-    """Arrival times in seconds, never falling."""
+def _arrivals(spec: ArrivalSpec, n: int, seed: int, source: RequestSource | None, turns: float = 1.0) -> Floats:
+    """Arrival times in seconds, never falling; of sessions of so many requests, the rates of which the section states."""
     rng = _stream(seed, b"arrivals")
     if spec.process == "closed_loop":
         return np.zeros(n)
@@ -137,8 +139,13 @@ def _arrivals(spec: ArrivalSpec, n: int, seed: int, source: RequestSource | None
     else:
         gaps = rng.exponential(size=n)
     assert spec.rate_per_s is not None  # ArrivalSpec requires it
-    times_s: Floats = np.cumsum(gaps) / spec.rate_per_s
-    return times_s
+    unit_times: Floats = np.cumsum(gaps)
+    if spec.end_rate_per_s is not None and spec.ramp_s is not None:
+        return ramp_times_s(unit_times, spec.rate_per_s / turns, spec.end_rate_per_s / turns, spec.ramp_s)
+    if spec.peak_rate_per_s is not None:
+        period_s = DAY_S if spec.period_s is None else spec.period_s
+        return diurnal_times_s(unit_times, spec.rate_per_s / turns, spec.peak_rate_per_s / turns, period_s)
+    return unit_times / spec.rate_per_s * turns
 
 
 def _rescaled(times_s: Floats, spec: ArrivalSpec) -> Floats:

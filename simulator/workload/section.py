@@ -13,12 +13,14 @@ from pydantic import Field, model_validator
 
 from simulator.spec import Spec
 from simulator.workload.lengths import Length, LengthsSpec
-from simulator.workload.quantities import Count, Rate, Tokens
+from simulator.workload.quantities import Count, Rate, Seconds, Tokens
 
 _PROCESSES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {  # process: (keys it needs, keys it may have)
     "poisson": (("rate_per_s",), ()),
     "gamma": (("rate_per_s", "burstiness"), ()),
     "constant": (("rate_per_s",), ()),
+    "ramp": (("rate_per_s", "end_rate_per_s", "ramp_s"), ()),
+    "diurnal": (("rate_per_s", "peak_rate_per_s"), ("period_s",)),
     "closed_loop": (("users",), ("think_time_s",)),
     "trace": ((), ("rate_per_s", "rate_scale")),
 }
@@ -28,14 +30,20 @@ class ArrivalSpec(Spec):
     """When requests arrive.
 
     poisson, constant: at `rate_per_s`. gamma: gaps with mean 1/`rate_per_s` and squared coefficient of variation `burstiness`
-    (1 is Poisson). trace: as recorded, or as the profile says; `rate_scale` 2 makes everything happen in half the time,
-    `rate_per_s` rescales so that the requests used have that mean rate. closed_loop: `users` send a request each at the start
-    and the next one exactly `think_time_s` (default 0) after the last token of the one before.
+    (1 is Poisson). ramp: Poisson, its rate going evenly from `rate_per_s` to `end_rate_per_s` in `ramp_s` seconds, to stay there.
+    diurnal: Poisson, its rate swinging about `rate_per_s` as a cosine, from its lowest at the start to `peak_rate_per_s` half a
+    `period_s` (default a day) later. trace: as recorded, or as the profile says; `rate_scale` 2 makes everything happen in half
+    the time, `rate_per_s` rescales so that the requests used have that mean rate. closed_loop: `users` send a request each at the
+    start and the next one exactly `think_time_s` (default 0) after the last token of the one before.
     """
 
-    process: Literal["poisson", "gamma", "constant", "closed_loop", "trace"]
+    process: Literal["poisson", "gamma", "constant", "ramp", "diurnal", "closed_loop", "trace"]
     rate_per_s: Rate | None = None
     burstiness: Annotated[float, Field(ge=1e-4, le=1e4)] | None = None
+    end_rate_per_s: Rate | None = None
+    ramp_s: Seconds | None = None
+    peak_rate_per_s: Rate | None = None
+    period_s: Seconds | None = None
     users: Count | None = None
     think_time_s: Annotated[float, Field(ge=0, le=1e6)] | None = None
     rate_scale: Rate | None = None
@@ -47,6 +55,12 @@ class ArrivalSpec(Spec):
         for key in self.model_fields_set - {"process", *needed, *possible}:
             takers = " or ".join(name for name, keys in _PROCESSES.items() if key in keys[0] + keys[1])
             wrong.append(f"{key} goes with process {takers}, not with process {self.process}")
+        if self.process == "diurnal" and self.rate_per_s is not None and self.peak_rate_per_s is not None:
+            mean, peak = self.rate_per_s, self.peak_rate_per_s
+            if not mean < peak <= 2 * mean:
+                wrong.append(f"peak_rate_per_s must be above rate_per_s, the mean, and at most twice as much (got {peak:g})")
+        if self.process == "ramp" and self.rate_per_s is not None and self.rate_per_s == self.end_rate_per_s:
+            wrong.append("end_rate_per_s must differ from rate_per_s: a steady rate is process poisson")
         if self.process == "trace" and self.rate_per_s is not None and self.rate_scale is not None:
             wrong.append("rate_per_s and rate_scale exclude each other: give one")
         if wrong:
