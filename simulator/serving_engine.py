@@ -105,8 +105,10 @@ class ServingEngine(Spec):
     latent_layer_overhead_s: device time that its unfused kernels add a layer. layer_overhead_s: the same for every layer, by
     vendor of the device.
     cache_group_overhead_s: host time to prepare one group of layers with a block table of its own (`cost.cache_groups`) for a
-    step under speculation; the device waits for what its own work does not cover. mixed_recurrent_launches: how often recurrent
-    layers are launched kernel by kernel in a step that holds prompts and rounds at once; absent: they cost no more than apart.
+    step under speculation; the device waits for what its own work does not cover. state_overhead_factor: the least time of its
+    kernels for a recurrent layer, in `state_overhead_s` of devices, which was fitted on SGLang of late 2025; absent: as long.
+    mixed_recurrent_launches: how often recurrent layers are launched kernel by kernel in a step that holds prompts and rounds at
+    once; absent: they cost no more than apart.
     drafting_prompts_alone: with a drafter each prompt is a pass of its own, without one they share passes.
     prefix_caching: finds the blocks of prompts again that begin alike, unless a scenario says otherwise. Of what is found,
     `prefix_recomputed_blocks` are computed again under drafters that read the target's states (EAGLE, MTP, block): those are not
@@ -157,6 +159,7 @@ class ServingEngine(Spec):
     latent_layer_overhead_s: Quantity | None = None
     layer_overhead_s: dict[str, Quantity] = Field(default_factory=dict)
     cache_group_overhead_s: Quantity | None = None
+    state_overhead_factor: Quantity | None = None
     mixed_recurrent_launches: Quantity | None = None
     drafting_prompts_alone: bool = False
     prefix_caching: bool = False
