@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heappush
 from operator import attrgetter
 
 import simpy
+from simpy.events import NORMAL
 
 from simulator.serving.instant import ARRIVES
 
@@ -37,6 +39,14 @@ class Clock(simpy.Environment):
     """An event for what others may have to see in its order, none for what they cannot."""
 
     now = property(attrgetter("_now"))  # asked for all the time: simpy's own takes twice as long
+
+    def at(self, time_s: float, act: Callable[[simpy.Event], None]) -> simpy.Event:
+        """Calls `act` with the returned event at exactly this time, which a delay may miss by rounding."""
+        event = simpy.Event(self)
+        event._ok, event._value = True, None
+        event.callbacks.append(act)
+        heappush(self._queue, (time_s, NORMAL, next(self._eid), event))
+        return event
 
     def moved_on(self, time_s: float) -> bool:
         """Shows `time_s`, and foreseen arrivals have happened by then; False where something else comes first, and is next."""
