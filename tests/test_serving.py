@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import simpy
+from simpy.events import NORMAL
 
 from simulator.cost.alike import AlikeRounds
 from simulator.cost.tape import Tape
@@ -30,7 +31,7 @@ from simulator.serving import (
 )
 from simulator.serving.arrivals import OpenLoop
 from simulator.serving.booked_replica import BookedReplica
-from simulator.serving.clock import Arrival, Clock
+from simulator.serving.clock import Clock
 from simulator.serving.kv_cache import KVCache
 from simulator.serving.plan import StepPlan
 from simulator.serving.record import Floats
@@ -248,9 +249,9 @@ class Counting(Clock):
         self.timeouts += 1
         return simpy.Timeout(self, delay, value)
 
-    def at(self, time_s: float, act: Callable[[simpy.Event], None]) -> simpy.Event:
-        self.alarms += 1
-        return super().at(time_s, act)
+    def at(self, time_s: float, act: Callable[[simpy.Event], None], order: int = NORMAL, foreseen: bool = False) -> simpy.Event:
+        self.alarms += order == NORMAL
+        return super().at(time_s, act, order, foreseen)
 
 
 def test_one_timeout_per_step() -> None:
@@ -277,7 +278,7 @@ def test_a_clock_is_moved_on_over_foreseen_arrivals_but_nothing_else() -> None:
     env = Clock(initial_time=0.0)
     happened: list[tuple[str, float]] = []
     for name, time_s in (("foreseen", 1.0), ("surprise", 2.0)):
-        Arrival(env, time_s, lambda name=name: happened.append((name, env.now)), foreseen=name == "foreseen")  # type: ignore[misc]
+        env.at(time_s, lambda _, name=name: happened.append((name, env.now)), foreseen=name == "foreseen")  # type: ignore[misc]
     assert env.moved_on(1.5)
     assert not env.moved_on(2.0)
     assert (happened, env.now) == ([("foreseen", 1.0)], 1.5)
