@@ -111,9 +111,8 @@ def measure(
     if replicas > 1:
         arriving = tuple(replace(request, arrival_s=request.arrival_s / replicas) for request in arriving)
     engines = [server.engine() for _ in range(replicas)]
-    if server.paths is not None:
-        server.paths.expect(arriving)
-    result = serve_on_replicas(arriving, engines, server.path, router=router, readable=readable)
+    expect = {} if server.paths is None else {"expect": server.paths.expect}
+    result = serve_on_replicas(arriving, engines, server.path, router=router, readable=readable, **expect)
     served = time.process_time()
     summarise(result)
     end = time.process_time()

@@ -73,7 +73,7 @@ def started(engine: ServingEngine, switches: KernelSwitches, longest_context: in
         changes["tile_arithmetic_fraction"] = choices.deterministic.tile_arithmetic_fraction
     if switches.graphs == "none":
         changes |= {"graphs": None, "verification_graphs": None}
-    elif switches.graphs == "piecewise" and choices.pieces is not None:
+    if switches.graphs is not None and choices.pieces is not None:
         changes |= {"piece_launch_s": choices.pieces.launch_s, "piece_gap_s": choices.pieces.gap_s}
     if not switches.overlap:
         changes |= {"unoverlapped_methods": (), "unoverlapped_s": {}}

@@ -178,6 +178,17 @@ def test_pieces_wait_for_the_host_where_a_step_is_short() -> None:
     assert plain_s(with_switches(large, graphs="piecewise"), 2, 400) / plain_s(large, 2, 400) == pytest.approx(1.066, abs=0.03)
 
 
+@pytest.mark.parametrize("hardware", ["h100_sxm", "rtx_4090"])
+@pytest.mark.parametrize(("batch", "context"), [(1, 500), (16, 500), (128, 8000)])
+def test_nothing_makes_kernels_launched_one_by_one_quicker_than_pieces_nor_pieces_than_whole_graphs(
+    hardware: str, batch: int, context: int
+) -> None:
+    point = POINT | {"engine": "vllm", "hardware": hardware, "batch": batch, "context_len": context}
+    whole, pieces, none = (predict(**(point | more)) for more in ({}, {"graphs": "piecewise"}, {"graphs": "none"}))
+    assert whole.plain_step_s < pieces.plain_step_s <= none.plain_step_s
+    assert whole.round_s < pieces.round_s <= none.round_s
+
+
 def test_the_kernel_that_splits_caches_for_single_rows_alone_turns_a_gain_into_a_loss() -> None:
     """vllm-project/vllm#52049, #53930: Gemma 4 31B in 4 bit with one draft a round on an A100. By FlashInfer it gains 35 % at
     30,000 tokens; by Triton, which gives up splits once a sequence brings two rows, it loses 28 %, and 61 % at 50,000."""

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulator.acceptance import AcceptancePath
+from simulator.draft_tree import Tree
 from simulator.questions.capacity import capacity
 from simulator.questions.comparison import compare
 from simulator.questions.server_check import check_server
@@ -17,7 +19,7 @@ from simulator.questions.steady_load import steady_batch
 from simulator.scenario import scenario_of
 from simulator.serving import BatchingRules, Engine, RequestRecord, RouterName, ServingResult, serve, serve_on_replicas
 from simulator.serving.router import MOST_REQUESTS_APART, in_turn
-from simulator.simulation import Server, saturation_of
+from simulator.simulation import Server, paths, saturation_of
 from simulator.spec import Document, SpecError
 from simulator.workload import Request, requests_of
 from tests.test_laws import NAMED, AffinePricer, Cost, IndependentPath, Scenario, drawn, roomy
@@ -115,11 +117,12 @@ def test_every_request_is_served_once_by_one_replica(seed: int, router: RouterNa
 
 @pytest.mark.parametrize("name", NAMED)
 def test_dealing_in_turn_is_what_replicas_alone_do(name: str) -> None:
-    """On one clock or each on its own: the same, users of a closed loop and turns of sessions included."""
+    """The same as one of them after the other by itself, users of a closed loop and turns of sessions included, and no more work:
+    no replica is woken for what another one gets."""
     scenario, replicas = replace(NAMED[name], num_requests=50), 3
     result = run(scenario, "round_robin", replicas)
     alone: list[RequestRecord] = []
-    steps = 0
+    steps = wakes = 0
     for index, theirs in enumerate(in_turn(scenario.requests(), replicas)):
         users = scenario.users // replicas + (index < scenario.users % replicas) if scenario.users else None
         part = serve(
@@ -134,8 +137,10 @@ def test_dealing_in_turn_is_what_replicas_alone_do(name: str) -> None:
         )
         alone += part.records
         steps += len(part.steps)
+        wakes += part.statistics.wakes
     assert repr(list(result.records)) == repr(sorted(alone, key=lambda record: record.request_id))
     assert len(result.steps) == steps
+    assert result.statistics.wakes == wakes
 
 
 # -------------------------------------------------------------------------------------------------------- queueing theory
@@ -325,6 +330,26 @@ MIXED = {"parallel": {"further_replicas": ({"hardware": "l40s", "count": 2},)}}
 
 def served(scenario: Any) -> ServingResult:
     return Server.of(scenario).run(scenario.requests())
+
+
+def test_no_more_acceptance_paths_are_made_ahead_for_several_replicas_than_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are made for requests in the order in which replicas take them, so that memory does not grow with the load."""
+    monkeypatch.setattr(paths, "KEPT", 0)
+    ahead: list[int] = []
+    found = paths.Paths.of
+
+    def of(self: paths.Paths, request: Request) -> AcceptancePath:
+        path = found(self, request)
+        ahead.append(len(self._ahead))
+        return path
+
+    monkeypatch.setattr(paths.Paths, "of", of)
+    workload = {**PARALLEL["workload"], "num_requests": 300}
+    drafting = {"method": "eagle3", "drafter": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "num_speculative_tokens": 2}
+    scenario = parallel(workload=workload, speculation=drafting, acceptance={"acceptance_rate": 0.7})
+    Server.of(scenario, Tree.chain(2)).run(scenario.requests())
+    assert len(ahead) == 300
+    assert 0 < max(ahead) < paths.TOGETHER
 
 
 def test_replicas_on_other_devices_serve_as_they_would_alone() -> None:

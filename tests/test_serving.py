@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import simpy
+from simpy.events import NORMAL
 
 from simulator.cost.alike import AlikeRounds
 from simulator.cost.tape import Tape
@@ -30,7 +31,7 @@ from simulator.serving import (
 )
 from simulator.serving.arrivals import OpenLoop
 from simulator.serving.booked_replica import BookedReplica
-from simulator.serving.clock import Arrival, Clock
+from simulator.serving.clock import Clock
 from simulator.serving.kv_cache import KVCache
 from simulator.serving.plan import StepPlan
 from simulator.serving.record import Floats
@@ -242,11 +243,15 @@ def test_an_arrival_at_the_end_of_a_step_joins_the_next() -> None:
 
 
 class Counting(Clock):
-    timeouts = 0
+    timeouts = alarms = 0
 
     def timeout(self, delay: float = 0, value: object = None) -> simpy.Timeout:
         self.timeouts += 1
         return simpy.Timeout(self, delay, value)
+
+    def at(self, time_s: float, act: Callable[[simpy.Event], None], order: int = NORMAL, foreseen: bool = False) -> simpy.Event:
+        self.alarms += order == NORMAL
+        return super().at(time_s, act, order, foreseen)
 
 
 def test_one_timeout_per_step() -> None:
@@ -257,7 +262,7 @@ def test_one_timeout_per_step() -> None:
     assert env.timeouts == len(replica.steps) == 10
 
 
-def test_the_fast_engine_sets_no_timeout_for_rounds_in_which_only_foreseen_requests_arrive() -> None:
+def test_the_fast_engine_sets_no_alarm_for_rounds_in_which_only_foreseen_requests_arrive() -> None:
     """One for each time that it was idle: the second request arrives while the first is served, the third long after."""
     env = Counting(initial_time=0.0)
     replica = BookedReplica(env, RULES, Constant(), lambda _: Accepts(), lambda _: 0)
@@ -266,14 +271,14 @@ def test_the_fast_engine_sets_no_timeout_for_rounds_in_which_only_foreseen_reque
     env.run()
     assert [record.arrival_s for record in replica.records] == [0.0, 3.5, 50.0]
     assert [record.first_scheduled_s for record in replica.records] == [0.0, 4.0, 50.0]
-    assert env.timeouts == 2
+    assert (env.alarms, env.timeouts) == (2, 0)
 
 
 def test_a_clock_is_moved_on_over_foreseen_arrivals_but_nothing_else() -> None:
     env = Clock(initial_time=0.0)
     happened: list[tuple[str, float]] = []
     for name, time_s in (("foreseen", 1.0), ("surprise", 2.0)):
-        Arrival(env, time_s, lambda name=name: happened.append((name, env.now)), foreseen=name == "foreseen")  # type: ignore[misc]
+        env.at(time_s, lambda _, name=name: happened.append((name, env.now)), foreseen=name == "foreseen")  # type: ignore[misc]
     assert env.moved_on(1.5)
     assert not env.moved_on(2.0)
     assert (happened, env.now) == ([("foreseen", 1.0)], 1.5)

@@ -101,6 +101,15 @@ def test_under_a_changing_rate_as_many_arrive_as_it_sums_up_to(text: str) -> Non
         assert np.histogram(times % 1000, bins=4, range=(0, 1000))[0].argsort().tolist()[:2] in ([0, 3], [3, 0])
 
 
+def test_a_ramp_that_falls_almost_to_nothing_arrives_in_order() -> None:
+    steep = (
+        "process: ramp, rate_per_s: 107855.28947844806, end_rate_per_s: 3.1855869565496356e-05, ramp_s: 2.3471973784806523e-05"
+    )
+    found = times_s(drawn(open_loop(steep, 300)))
+    assert np.isfinite(found).all()
+    assert (np.diff(found) >= 0).all()
+
+
 @pytest.mark.parametrize("text", [RAMP, DIURNAL])
 def test_a_changing_rate_stretches_the_arrivals_of_a_steady_one(text: str) -> None:
     """The same draws whatever the rate; sessions come at one that makes it that of all turns."""

@@ -211,13 +211,12 @@ class ForwardCost:
             terms.append(CostTerm("unfused_kernels", unfused_s, "latency"))
         terms += self.exchanges.terms(rows, new_tokens - asked.rows, asked.load)
         # A number that is not known yet was large as the tape was recorded: what is captured then always is.
-        if captured(int(known(new_tokens))) is None:
-            return _OtherTerms(tuple(terms), launch_s)
-        if self.engine.piece_launch_s is None or self.engine.piece_gap_s is None or prompts:
-            return _OtherTerms(tuple(terms), None)
-        slower = self.mixers * self.host_time_factor
-        terms.append(CostTerm("graph_pieces", self.mixers * self.engine.piece_gap_s.value, "latency"))
-        return _OtherTerms(tuple(terms), slower * self.engine.piece_launch_s.value)
+        whole = captured(int(known(new_tokens))) is not None
+        if engine.piece_launch_s is None or engine.piece_gap_s is None or prompts or not (whole or engine.graphs is None):
+            return _OtherTerms(tuple(terms), None if whole else launch_s)
+        # In pieces, or kernel by kernel, which nothing makes quicker.
+        terms.append(CostTerm("graph_pieces", self.mixers * engine.piece_gap_s.value, "latency"))
+        return _OtherTerms(tuple(terms), larger(launch_s, self.mixers * self.host_time_factor * engine.piece_launch_s.value))
 
     def _head_term(self, rows: int) -> tuple[CostTerm]:
         head = self.lm_head(rows)

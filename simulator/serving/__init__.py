@@ -1,7 +1,7 @@
 """One engine serving requests in simulated time. Read `replica` (the loop), then `scheduler` (what a step runs).
 
-`record` holds what happened, `metrics` what it means, `kv_cache` counts blocks, `arrivals` releases requests; `replicas` puts
-several engines on one clock, `router` sends each request to one of them, `disaggregation` has prompts computed on some of them.
+`record` holds what happened, `metrics` what it means, `kv_cache` counts blocks, `arrivals` releases requests; `replicas` runs
+several engines, `router` sends each request to one of them, `disaggregation` has prompts computed on some of them.
 """
 
 from simulator.serving.kv_transfer import KVTransfer, TransferRecords

@@ -17,26 +17,17 @@ from operator import attrgetter
 
 import simpy
 
-from simulator.serving.clock import Arrival
+from simulator.serving.clock import Clock
+from simulator.serving.instant import ARRIVES
 from simulator.workload import Request
 
 Submit = Callable[[Request], bool]  # False: rejected
 
 
-def delay_until(time_s: float, now_s: float) -> float:
-    """A delay after which a clock at `now_s` shows `time_s`, or by rounding the number before it: the next delay is then exact.
-
-    >>> delay_until(0.3, 0.1) + 0.1
-    0.3
-    """
-    delay_s = time_s - now_s
-    return delay_s if now_s + delay_s <= time_s else math.nextafter(delay_s, 0.0)
-
-
 class _Loop:
     """Sends requests and, when one is over, the next turn of its session. A turn whose predecessor is elsewhere begins one."""
 
-    def __init__(self, env: simpy.Environment, requests: Iterable[Request], submit: Submit):
+    def __init__(self, env: Clock, requests: Iterable[Request], submit: Submit):
         requests = tuple(requests)
         self.env, self.submit = env, submit
         here = {request.request_id for request in requests}
@@ -58,7 +49,7 @@ class _Loop:
         if turn is None:
             self._session_over()
         elif turn.think_time_s > 0:
-            Arrival(self.env, turn.think_time_s, partial(self._go_on, turn))
+            self.env.at(self.env.now + turn.think_time_s, partial(self._go_on, turn), ARRIVES)
         else:
             self._go_on(turn)
 
@@ -69,12 +60,12 @@ class _Loop:
             if turn is None:
                 return False
             if turn.think_time_s > 0:
-                Arrival(self.env, turn.think_time_s, partial(self._go_on, turn))
+                self.env.at(self.env.now + turn.think_time_s, partial(self._go_on, turn), ARRIVES)
                 return True
             request = turn
         return True
 
-    def _go_on(self, turn: Request) -> None:
+    def _go_on(self, turn: Request, _: simpy.Event | None = None) -> None:
         if not self._send(turn):
             self._session_over()
 
@@ -85,7 +76,7 @@ class _Loop:
 class OpenLoop(_Loop):
     """Sessions begin at `arrival_s`, whatever the engine does. Make it at time 0; one event at a time waits for the next."""
 
-    def __init__(self, env: simpy.Environment, requests: Iterable[Request], submit: Submit):
+    def __init__(self, env: Clock, requests: Iterable[Request], submit: Submit):
         super().__init__(env, requests, submit)
         self._pending = iter(sorted(self.first_turns, key=attrgetter("arrival_s", "request_id")))
         self._next = next(self._pending, None)
@@ -96,9 +87,9 @@ class OpenLoop(_Loop):
 
     def _wait(self) -> None:
         if self._next is not None:
-            Arrival(self.env, delay_until(self._next.arrival_s, self.env.now), self._arrive, foreseen=True)
+            self.env.at(self._next.arrival_s, self._arrive, ARRIVES, foreseen=True)
 
-    def _arrive(self) -> None:
+    def _arrive(self, _: simpy.Event) -> None:
         while self._next is not None and self._next.arrival_s <= self.env.now:
             self._send(self._next)
             self._next = next(self._pending, None)
@@ -111,14 +102,14 @@ class ClosedLoop(_Loop):
     A rejected request counts as answered at once. Raises ValueError for fewer than one user or a negative think time.
     """
 
-    def __init__(self, env: simpy.Environment, requests: Iterable[Request], submit: Submit, users: int, think_time_s: float):
+    def __init__(self, env: Clock, requests: Iterable[Request], submit: Submit, users: int, think_time_s: float):
         if users < 1 or think_time_s < 0:
             raise ValueError(f"must have users at least 1 (got {users}) and think_time_s at least 0 (got {think_time_s})")
         super().__init__(env, requests, submit)
         self.think_time_s = think_time_s
         self.pending = deque(sorted(self.first_turns, key=lambda request: request.request_id))
         for _ in range(min(users, len(self.pending))):
-            Arrival(env, 0.0, self._begin)
+            env.at(env.now, self._begin, ARRIVES)
 
     @property
     def heeds_answers(self) -> bool:
@@ -126,15 +117,15 @@ class ClosedLoop(_Loop):
 
     def _session_over(self) -> None:
         if self.think_time_s > 0:
-            Arrival(self.env, self.think_time_s, self._begin)
+            self.env.at(self.env.now + self.think_time_s, self._begin, ARRIVES)
         else:
             self._begin()
 
-    def _begin(self) -> None:
+    def _begin(self, _: simpy.Event | None = None) -> None:
         """A free user begins the next session of the list that is not rejected at once."""
         while self.pending:
             if self._send(self.pending.popleft()):
                 return
             if self.think_time_s > 0:
-                Arrival(self.env, self.think_time_s, self._begin)
+                self.env.at(self.env.now + self.think_time_s, self._begin, ARRIVES)
                 return

@@ -32,7 +32,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import simpy
 
-from simulator.serving.arrivals import delay_until
 from simulator.serving.booking import BLOCKS, CONTEXT, CUT, EMITTED, Booking, BookingScheduler
 from simulator.serving.clock import Clock
 from simulator.serving.instant import Instant
@@ -142,7 +141,7 @@ class BookedReplica(Replica):
     def _look_up(self) -> None:
         """A request has joined the queue, or is given up: wakes an idle engine, or ends the span with the round in progress."""
         if self._alarm is None:
-            self._wake_after(0.0)
+            self._wake_at(self.env.now)
         elif self._span is not None and self._rounds > 1:
             end_s = self._span.end_s
             rounds = bisect_left(end_s, self.env.now, 0, self._rounds) + 1
@@ -151,20 +150,12 @@ class BookedReplica(Replica):
                 self._wake_at(float(end_s[rounds - 1]))
 
     def _wake_at(self, time_s: float) -> None:
-        self._wake_after(delay_until(time_s, self.env.now))
-
-    def _wake_after(self, delay_s: float) -> None:
-        self._alarm = self.env.timeout(delay_s)
-        self._alarm.callbacks.append(self._woken)
+        self._alarm = self.env.at(time_s, self._woken)
 
     def _woken(self, event: simpy.Event) -> None:
         if event is not self._alarm:
             return  # cut short since
         if self._span is not None:
-            end_s = float(self._span.end_s[self._rounds - 1])
-            if self.env.now < end_s:
-                self._wake_at(end_s)
-                return
             self._carry_out(self._span, self._rounds)
         if self.instant is None or self.instant.nothing_follows:
             self._begin()

@@ -13,7 +13,7 @@ from functools import partial
 
 import simpy
 
-from simulator.serving.clock import Arrival
+from simulator.serving.clock import Clock
 from simulator.serving.instant import COMPUTED, LANDS, RESERVED, Instant
 from simulator.serving.kv_transfer import KVTransfer, TransferRecords
 from simulator.serving.replica import Replica
@@ -39,7 +39,7 @@ class Disaggregation:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        env: Clock,
         instant: Instant,
         transfer: KVTransfer,
         prefill: Sequence[Replica],
@@ -141,9 +141,9 @@ class Disaggregation:
         if math.isnan(move.begin_s):
             move.begin_s = begin_s
         if done:
-            Arrival(self.env, end_s - now_s + transfer.latency_s, partial(self._land, move), order=LANDS)
+            self.env.at(now_s + (end_s - now_s + transfer.latency_s), partial(self._land, move), LANDS)
 
-    def _land(self, move: _Move) -> None:
+    def _land(self, move: _Move, _: simpy.Event) -> None:
         records, sequence = self.records, move.sequence
         records.request_id.append(sequence.request_id)
         records.tokens.append(move.tokens)

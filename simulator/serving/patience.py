@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 import simpy
 
-from simulator.serving.arrivals import delay_until
-from simulator.serving.clock import Arrival
+from simulator.serving.clock import Clock
 from simulator.serving.instant import GIVES_UP
 from simulator.serving.sequence import SequenceState
 
@@ -25,7 +24,7 @@ class Patience:
     Raises ValueError unless the time is positive.
     """
 
-    def __init__(self, env: simpy.Environment, time_out_s: float):
+    def __init__(self, env: Clock, time_out_s: float):
         if not time_out_s > 0:
             raise ValueError(f"time_out_s must be above 0 (got {time_out_s})")
         self.env, self.time_out_s = env, time_out_s
@@ -43,11 +42,11 @@ class Patience:
             self._here.popleft()
         self._waits = bool(self._here)
         if self._waits:
-            Arrival(self.env, delay_until(self._here[0][0], self.env.now), self._look, order=GIVES_UP)
+            self.env.at(self._here[0][0], self._look, GIVES_UP)
 
-    def _look(self) -> None:
+    def _look(self, _: simpy.Event) -> None:
         while self._here and self._here[0][0] <= self.env.now:
-            _, sequence, give_up = self._here.popleft()
+            sequence, give_up = self._here.popleft()[1:]
             if not sequence.ended:
                 give_up(sequence)
         self._wait()

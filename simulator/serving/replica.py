@@ -109,11 +109,6 @@ class Replica:
         return EngineStatistics(len(self._steps), len(self._steps), len(self._steps))
 
     @property
-    def outstanding(self) -> int:
-        """Requests that wait or run, without those that were given up."""
-        return self.scheduler.outstanding
-
-    @property
     def used_blocks(self) -> int:
         """KV blocks that sequences hold now."""
         return self.scheduler.kv.used_blocks

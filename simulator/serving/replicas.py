@@ -1,8 +1,9 @@
-"""Several replicas on one clock behind a router; a lone one is the common case, and needs none.
+"""Several replicas behind a router; a lone one is the common case, and needs none.
 
-Under `round_robin` replicas have nothing in common but the clock: requests are dealt in turn beforehand, and the users of a
-closed loop belong to one replica each, evenly. The other routers choose as each request arrives, whoever sends it. Where prompts
-are computed on replicas of their own (`disaggregation`), requests are dealt on both sides as they come there.
+Under `round_robin` replicas have nothing in common: requests are dealt in turn beforehand, the users of a closed loop belong to
+one replica each, evenly, and one replica after the other serves its own, each on a clock of its own and as fast as if it were
+alone. The other routers choose as each request arrives, whoever sends it, of replicas on one clock. Where prompts are computed
+on replicas of their own (`disaggregation`), requests are dealt on both sides as they come there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from simulator.serving.booked_replica import BookedReplica
 from simulator.serving.clock import Clock
 from simulator.serving.disaggregation import Disaggregation
 from simulator.serving.instant import Instant
-from simulator.serving.kv_transfer import KVTransfer
+from simulator.serving.kv_transfer import KVTransfer, TransferRecords
 from simulator.serving.patience import Patience
 from simulator.serving.record import EngineStatistics, RequestRecords, ServingResult, StepRecords
 from simulator.serving.replica import PricesSteps, Replica
@@ -59,23 +60,42 @@ def serve_on_replicas(
     think_time_s: float = 0.0,
     time_out_s: float | None = None,
     readable: bool = False,
+    expect: Callable[[Iterable[Request]], None] = lambda _: None,
 ) -> ServingResult:
     """As `serve`, on a replica for each of `engines`, to which `router` sends the requests; with `prefill` these only decode.
 
-    Replicas that compute prompts are counted and numbered after those that decode.
+    Replicas that compute prompts are counted and numbered after those that decode. `expect` is told of requests before `paths`
+    is asked for theirs, about in that order.
     """
     requests = tuple(requests)
     if len({request.request_id for request in requests}) < len(requests):
         raise ValueError("request ids must differ")
-    fleet = _Fleet(engines, paths, router, prefill, time_out_s, readable)
-    fleet.expect(requests, users, think_time_s)
+    each_alone = len(engines) > 1 and router == "round_robin" and prefill is None
+    shares = _shares(requests, users, len(engines)) if each_alone else [(requests, users)]
+    groups = [[engine] for engine in engines] if each_alone else [engines]
+    replicas: list[Replica] = []
+    transfers: TransferRecords | None = None
     with _no_search_for_cycles():
-        fleet.env.run()
-        result = _together(fleet.replicas, len(requests))
-        fleet.disband()
-    if prefill is None or fleet.ways is None:
+        for group, (theirs, theirs_users) in zip(groups, shares, strict=True):
+            expect(theirs)
+            fleet = _Fleet(group, paths, router, prefill, time_out_s, readable)
+            fleet.serve(theirs, theirs_users, think_time_s)
+            replicas += fleet.replicas
+            transfers = None if fleet.ways is None else fleet.ways.records
+            fleet.disband()
+        result = _together(replicas, len(requests))
+    if prefill is None:
         return result
-    return replace(result, prefill_replicas=len(prefill.engines), transfers=fleet.ways.records)
+    return replace(result, prefill_replicas=len(prefill.engines), transfers=transfers)
+
+
+def _shares(requests: Sequence[Request], users: int | None, replicas: int) -> list[tuple[Sequence[Request], int | None]]:
+    """(requests, users) of each replica under `round_robin`. One without users gets no requests."""
+    if users is None:
+        return [(theirs, None) for theirs in in_turn(requests, replicas)]
+    active = max(min(replicas, users), 1)
+    dealt = enumerate(in_turn(requests, active))
+    return [(theirs, users // active + (index < users % active)) for index, theirs in dealt] + [((), None)] * (replicas - active)
 
 
 @contextmanager
@@ -95,7 +115,7 @@ def _no_search_for_cycles() -> Iterator[None]:
 
 
 class _Fleet:
-    """Replicas and the loops that send them requests."""
+    """Replicas on one clock and the loop that sends them requests."""
 
     def __init__(
         self,
@@ -107,7 +127,7 @@ class _Fleet:
         readable: bool,
     ):
         # A lone replica leaves nothing to choose.
-        self.choose = None if len(engines) == 1 or router == "round_robin" else CHOICES[router]
+        self.choose = None if len(engines) == 1 else _choice(router)
         self.env = env = Clock(initial_time=0.0)
         kind = Replica if readable else BookedReplica
         instant = None if self.choose is None and prefill is None else Instant(env, self._answered)
@@ -120,7 +140,7 @@ class _Fleet:
             sides = self.replicas[len(engines) :], self.replicas[: len(engines)]
             choose = _choice(prefill.router), _choice(router)
             self.ways = Disaggregation(env, instant, prefill.transfer, *sides, choose)
-        self._loop_of: list[OpenLoop | ClosedLoop] = []  # by replica
+        self._loop: OpenLoop | ClosedLoop | None = None
         for index, replica in enumerate(self.replicas):
             replica.request_done = partial(self._answered if instant is None else instant.over, index)
         if time_out_s is not None:
@@ -128,58 +148,48 @@ class _Fleet:
             for index, replica in enumerate(self.replicas):
                 replica.arrived = partial(patience.arrived, partial(self._given_up, index))
 
-    def expect(self, requests: Sequence[Request], users: int | None, think_time_s: float) -> None:
-        """Lets the requests come. Where nothing follows an answer nobody is told of one."""
-        self._make_loops(requests, users, think_time_s)
-        if self.ways is None:
-            for replica, loop in zip(self.replicas, self._loop_of, strict=False):
-                if not loop.heeds_answers:
-                    replica.request_done = lambda _: None
+    def serve(self, requests: Sequence[Request], users: int | None, think_time_s: float) -> None:
+        """Lets the requests come, each to its end. Where nothing follows an answer nobody is told of one."""
+        submit = self._submit()
+        self._loop = loop = (
+            OpenLoop(self.env, requests, submit) if users is None else ClosedLoop(self.env, requests, submit, users, think_time_s)
+        )
+        if self.ways is None and not loop.heeds_answers:
+            for replica in self.replicas:
+                replica.request_done = lambda _: None
+        if self.ways is None and self.choose is None:
+            self.replicas[0].next_arrival_s = loop.next_arrival_s
+        self.env.run()
 
     def disband(self) -> None:
         """After the run: what knows each other forgets each other, and goes with the last who knows it."""
         for replica in self.replicas:
             del replica.request_done, replica.arrived, replica.next_arrival_s
-        self._loop_of.clear()
+        self._loop = None
         self.replicas.clear()
 
-    def _make_loops(self, requests: Sequence[Request], users: int | None, think_time_s: float) -> None:
-        replicas = self.replicas
-
-        def loop(theirs: Sequence[Request], submit: Submit, theirs_users: int | None) -> OpenLoop | ClosedLoop:
-            if theirs_users is None:
-                return OpenLoop(self.env, theirs, submit)
-            return ClosedLoop(self.env, theirs, submit, theirs_users, think_time_s)
-
-        submit = self._entrance()
-        if submit is not None:
-            self._loop_of = [loop(requests, submit, users)] * len(replicas)
-            return
-        active = len(replicas) if users is None else max(min(len(replicas), users), 1)
-        dealt = [requests] if active == 1 else in_turn(requests, active)
-        for index, theirs in enumerate(dealt):
-            share = None if users is None else users // active + (index < users % active)
-            self._loop_of.append(loop(theirs, replicas[index].submit, share))
-            replicas[index].next_arrival_s = self._loop_of[index].next_arrival_s
-
-    def _entrance(self) -> Submit | None:
-        """Where all requests arrive; None where they are dealt beforehand, and each replica has its own."""
+    def _submit(self) -> Submit:
+        """Where requests arrive."""
         replicas, choose = self.replicas, self.choose
         if self.ways is not None:
             return self.ways.submit
-        return None if choose is None else lambda request: replicas[choose(replicas, request)].submit(request)
+        return replicas[0].submit if choose is None else lambda request: replicas[choose(replicas, request)].submit(request)
 
-    def _answered(self, replica: int, request_id: int) -> None:
+    def _answered(self, replica: int, request_id: int) -> None:  # noqa: ARG002
         if self.ways is not None:
             self.ways.over(request_id)
-        self._loop_of[replica].request_done(request_id)
+        self._request_done(request_id)
+
+    def _request_done(self, request_id: int) -> None:
+        assert self._loop is not None
+        self._loop.request_done(request_id)
 
     def _given_up(self, replica: int, sequence: SequenceState) -> None:
         if self.ways is not None:
             self.ways.give_up(sequence)
         else:
             self.replicas[replica].give_up(sequence)
-        self._loop_of[replica].request_done(sequence.request_id)
+        self._request_done(sequence.request_id)
 
 
 def _choice(router: RouterName) -> Choose:

@@ -116,12 +116,15 @@ class StepLog:
         constant: dict[str, Floats] = {}  # by kind
         varying: dict[str, list[tuple[NDArray[np.int64], Floats]]] = {}  # of steps
         for kind, steps, found in self._by_kind(kinds, np.repeat(kind_of_span, counts), is_round):
+            index = number[kind]
             for place, (name, seconds) in enumerate(found.items()):
-                appears[name] = min(appears.get(name, _NOWHERE), (first_span[number[kind]], place))
+                if name not in appears:  # kinds come in the order of their first spans
+                    appears[name] = first_span[index], place
+                    constant[name], varying[name] = np.zeros(len(kinds)), []
                 if isinstance(seconds, np.ndarray):
-                    varying.setdefault(name, []).append((steps, seconds))
+                    varying[name].append((steps, seconds))
                 else:
-                    constant.setdefault(name, np.zeros(len(kinds)))[number[kind]] = seconds
+                    constant[name][index] = seconds
         beside: dict[str, list[tuple[list[int], Any]]] = {}  # of spans
         for names, (spans, of_spans) in self._named_alike().items():
             for place, (name, seconds) in enumerate(added_up(zip(names, of_spans, strict=True)).items(), _BEHIND_KIND):
@@ -146,13 +149,15 @@ class StepLog:
         self, kinds: list[RoundTerms | None], kind_of_step: NDArray[np.int32], is_round: NDArray[np.bool_]
     ) -> Iterator[tuple[RoundTerms, NDArray[np.int64], dict[str, Any]]]:
         """(kind, its steps, their terms) of each kind of rounds alike."""
-        inputs = [self._timeline.past(row, self._first) for row in (CONTEXT, WINDOWED, LONGEST)]
-        kind_of_round, step_of_round = kind_of_step[is_round], np.flatnonzero(is_round)
+        kind_of_round = kind_of_step[is_round]
         order = np.argsort(kind_of_round, kind="stable")
-        parts = np.split(order, np.cumsum(np.bincount(kind_of_round, minlength=len(kinds)))[:-1])
-        for kind, rounds in zip(kinds, parts, strict=True):
+        steps = np.flatnonzero(is_round)[order]
+        context, windowed, longest = (self._timeline.past(row, self._first)[order] for row in (CONTEXT, WINDOWED, LONGEST))
+        ends = np.cumsum(np.bincount(kind_of_round, minlength=len(kinds))).tolist()
+        for kind, first, last in zip(kinds, [0, *ends], ends, strict=False):
             if kind is not None:
-                yield kind, step_of_round[rounds], added_up(kind.terms(*(row[rounds] for row in inputs)))
+                terms = kind.terms(context[first:last], windowed[first:last], longest[first:last])
+                yield kind, steps[first:last], added_up(terms)
 
 
 def _column(

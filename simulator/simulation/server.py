@@ -182,14 +182,13 @@ class Server:
         """Every request to its end on all replicas, however they arrive. by_load: whatever the routers of the scenario, each goes
         where the fewest are."""
         engines = [kind.engine(scale) for kind, count in self.kinds for _ in range(count)]
-        if self.paths is not None:
-            self.paths.expect(requests)
+        expect = {} if self.paths is None else {"expect": self.paths.expect}
         router, prefill = self.scenario.file.parallel.router or "round_robin", self.prefill
         if by_load:
             router, prefill = "least_outstanding", None if prefill is None else prefill._replace(router="least_outstanding")
         return serve_on_replicas(
             requests, engines, path, router=router, prefill=prefill, users=users, think_time_s=think_time_s,
-            time_out_s=time_out_s, readable=self.readable,
+            time_out_s=time_out_s, readable=self.readable, **expect,
         )  # fmt: skip
 
     def refusal(self, request: Request) -> str:

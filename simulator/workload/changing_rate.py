@@ -24,7 +24,10 @@ def ramp_times_s(unit_times: Floats, rate_per_s: float, end_rate_per_s: float, r
     """
     during = (rate_per_s + end_rate_per_s) / 2 * ramp_s
     within = np.minimum(unit_times, during)
-    rate_then = np.sqrt(rate_per_s**2 + 2 * (end_rate_per_s - rate_per_s) / ramp_s * within)
+    squared = rate_per_s**2 + 2 * (end_rate_per_s - rate_per_s) / ramp_s * within
+    # What is left of a far greater rate may round to less than the last one, or than nothing.
+    slowest, fastest = sorted((rate_per_s, end_rate_per_s))
+    rate_then = np.sqrt(np.clip(squared, slowest**2, fastest**2))
     times_s: Floats = 2 * within / (rate_per_s + rate_then) + (unit_times - within) / end_rate_per_s
     return times_s
 
