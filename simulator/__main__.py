@@ -97,7 +97,7 @@ def _program(first: str) -> Any:
     app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback()(specsim)
     for verb in [first] if first in VERBS else VERBS:
-        app.command(verb)(VERBS[verb])
+        app.command(verb, short_help=" ".join((VERBS[verb].__doc__ or "").split("\n\n")[0].split()))(VERBS[verb])
     return typer.main.get_command(app)
 
 

@@ -211,7 +211,7 @@ def test_a_trace_with_depths_uses_the_row_of_the_round_start() -> None:
     path = trace.path(0, 4, seed=1)
     assert [path.accepted(t, 2) for t in range(4)] == [1, 2, 0, 1]
     assert [path.proposed(t, 3) for t in range(4)] == [2, 0, 3, 1]
-    assert trace.extrapolated(3).endswith("measured up to 2")
+    assert trace.extrapolated(3) == "acceptance past γ = 2, the largest that was measured, is extrapolated"
     with pytest.raises(ValueError, match="recorded to 2 drafts"):
         path.accepted(0, 3)
 
@@ -666,7 +666,7 @@ def test_result_carries_source_and_warnings() -> None:
     answer = resolved("profile: qwen3_8_27b_mtp_thinking_on", 6)
     assert "InferenceX" in answer.source
     assert "bonus token included" in answer.source
-    assert answer.warnings == ("acceptance at 6 speculative tokens is extrapolated: it was measured up to 4",)
+    assert answer.warnings == ("acceptance past γ = 4, the largest that was measured, is extrapolated",)
     assert resolved("conditional_acceptance_rates: [0.8]").warnings != ()
     assert resolved("acceptance_rate: 0.8").warnings == ()
 

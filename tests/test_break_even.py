@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulator import break_even, theory
+from simulator.reports.tables import break_even_sentence, rows_asked_for
 from simulator.scenario import load_scenario
 from tests.test_simulation import scenario
 
@@ -77,3 +78,20 @@ def test_the_workloads_own_context_is_what_its_tokens_see():
     from tests.test_simulation import workload
 
     assert own_context(scenario(workload=workload(prompt=1000, output=200, rate_per_s=1.0))) == 1100
+
+
+def test_a_mixture_that_loses_alone_and_wins_in_company_is_said_to_win_in_company_only():
+    answer = break_even(load_scenario("moe_under_load"))
+    shape, row = rows_asked_for(answer)
+    losing = [point.batch for point in row if point.speedup < 1]
+    winning = [point.batch for point in row if point.speedup > 1]
+    assert shape.depth == 3
+    assert losing == [1, 2, 4, 8, 16]
+    assert break_even_sentence(answer).startswith(f"Speculation wins at batch {winning[0]} to {winning[-1]}")
+
+
+def test_a_kernel_that_changes_with_the_rows_leaves_a_hole_in_what_is_certain():
+    answer = break_even(load_scenario("apple_unified"))
+    _, row = rows_asked_for(answer)
+    assert [point.batch for point in row if point.speedup_low > 1] == [1, 2, 16]
+    assert "(certain at 1, 2 and 16)" in break_even_sentence(answer)

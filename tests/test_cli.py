@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.__main__ import main
+from simulator.__main__ import VERBS, _program, main
 from tests.test_scenario import BASE, run_quietly
 
 ROOT = Path(__file__).parents[1]
@@ -253,3 +253,17 @@ def test_what_no_memory_holds_is_not_said_to_win(capsys):
     out = " ".join(capsys.readouterr().out.split())
     assert out.startswith("It cannot be served so; if it could, speculation would win from τ")
     assert out.count("models do not fit") == 1
+
+
+def test_the_help_page_says_each_verb_in_whole_sentences(capsys):
+    assert main(["--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "..." not in text.partition("Commands:")[2]
+    for verb in VERBS.values():
+        assert " ".join((verb.__doc__ or "").split("\n\n")[0].split()) in text
+
+
+@pytest.mark.parametrize("verb", [*VERBS])
+def test_every_flag_says_what_it_is(verb):
+    command = _program(verb).commands[verb]
+    assert [option.name for option in command.params if not (option.help or "").strip()] == []

@@ -1062,3 +1062,23 @@ def test_a_constant_that_the_device_states_itself_is_not_of_the_fit():
     ]
     assert abs(both[0] - np.eye(len(both[0]))).max() == 0.9
     assert abs(both[1] - np.eye(len(both[1]))).max() == 0.0
+
+
+@pytest.mark.parametrize("hardware", ["l4", "l40s", "rtx_4090", "a100_sxm_80gb", "rtx_3090"])
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-1.7B", "lmsys/vicuna-7b-v1.3", "meta-llama/Llama-3.1-8B-Instruct"])
+def test_no_kernel_verifies_faster_than_memory_gives_it_the_cache(hardware, model):
+    """Walks were measured where four query heads share a cache; where each has its own, memory and not the walk sets the pace."""
+    device = find_hardware(hardware)
+    for engine in ("vllm", "vllm_2025", "sglang", "hf_eager"):
+        cost = ForwardCost(find_model(model), device, find_engine(engine), 1, "bf16", "bf16")
+        for sequences, context in ((1, 500), (8, 4000), (64, 1000), (256, 8000)):
+            plain_s = cost.attention.term(uniform_pass(sequences, 1, context, None)).seconds
+            several_s = cost.attention.term(uniform_pass(sequences, 3, context, None)).seconds
+            kept = (
+                sequences
+                * context
+                * sum(group.count * group.kv_elements_per_token for group in find_model(model).layer_groups(1))
+            )
+            floor_s = 2 * kept / device.attention_bandwidth_bytes_per_s
+            assert several_s >= floor_s * (1 - 1e-9)
+            assert plain_s >= floor_s * (1 - 1e-9)

@@ -82,6 +82,11 @@ def test_every_link_and_shipped_scenario_is_there():
         assert f"`{path.stem}`" in text
 
 
+def test_the_number_of_devices_is_that_of_the_profiles():
+    (said,) = re.findall(r"on (\d+) devices;", README.read_text(encoding="utf-8"))
+    assert int(said) == len([*(ROOT / "hardware_profiles").glob("*.yaml")])
+
+
 def update() -> None:
     text = README.read_text(encoding="utf-8")
     text = re.sub(r"```yaml\n.*?```", lambda _: f"```yaml\n{shown_scenario()}```", text, count=1, flags=re.DOTALL)

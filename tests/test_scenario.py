@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -20,6 +21,7 @@ from simulator.prediction import predict
 from simulator.scenario import ScenarioFile, load_scenario, scenario_of
 from simulator.spec import Document, SpecError, parse_yaml
 
+ROOT = Path(__file__).parents[1]
 BASE = """\
 hardware: h100_sxm
 engine: vllm
@@ -423,3 +425,22 @@ def test_a_value_of_several_forms_gets_one_message_for_each_mistake(speculation,
     assert len(shown) == len(lines)
     for text, line in zip(lines, shown, strict=True):
         assert text in line
+
+
+def test_the_page_of_keys_names_every_key_and_kind_of_the_schema():
+    """Coefficients of a device and the numbers of a policy have pages of their own."""
+    page = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
+    policies = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
+    named = {word for code in re.findall(r"`([^`]+)`", page) for word in re.findall(r"\w+", code)}
+    schema = json.loads((ROOT / "scenarios" / "scenario.schema.json").read_text(encoding="utf-8"))
+    for section, definition in schema["$defs"].items():
+        keys = {*definition.get("properties", {})}
+        if section == "ServiceLevel":
+            assert {key.partition("_")[0] for key in keys} <= {name.partition("_")[0] for name in named}
+        elif section == "PlanningSpec" or "kind" in keys:
+            assert not [key for key in keys - {"kind"} if f"`{key}`" not in policies and key not in policies], section
+        elif section != "HardwareOverride":
+            assert not keys - named, section
+            choices = [value.get("enum", []) for value in definition.get("properties", {}).values()]
+            assert not {choice for some in choices for choice in some if isinstance(choice, str)} - named, section
+    assert not {*schema["properties"]} - named

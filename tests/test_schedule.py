@@ -13,7 +13,7 @@ from simulator.cost.spread import Estimate
 from simulator.draft_policy import tokens_in
 from simulator.interchange.engine_flags import parse_command, read_trtllm
 from simulator.questions.schedule import ScheduleAnswer, schedule
-from simulator.reports.schedule import schedule_sentences, schedule_snippets
+from simulator.reports.schedule import schedule_notes, schedule_sentences, schedule_snippets
 from simulator.simulation import TIE, Server
 from simulator.spec import SpecError
 from tests.test_capacity import BASE, scenario
@@ -162,3 +162,23 @@ def test_the_command_prints_the_map_and_writes_what_engines_read(tmp_path, capsy
 def test_what_no_schedule_can_be_made_of_is_told(changes, words):
     with pytest.raises(SpecError, match=words):
         schedule(scenario(**changes))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp"])
+def test_the_settings_of_the_engine_simulated_come_first(engine):
+    """llama.cpp takes no table, and so none is asked of it: its one γ is set."""
+    answer = schedule(scenario(**FAST, engine=engine, target={**BASE["target"], "weights": "fp16"}), held_out=1)
+    first, *others = [(name, found) for name, found, _ in schedule_snippets(answer)]
+    assert first[0] == engine
+    assert first[1] or engine == "llamacpp"
+    assert {name for name, _ in others} == {"vllm", "sglang", "trtllm"} - {engine}
+
+
+def test_an_engine_without_a_table_is_told_the_best_fixed_gamma(bursty):
+    drafts = {"method": "draft_model", "drafter": "meta-llama/Llama-3.2-1B-Instruct", "num_speculative_tokens": 6}
+    served = scenario(**FAST, engine="llamacpp", speculation=drafts, workload=BURSTY)
+    answer = replace(bursty, scenario=served, gain=Estimate(1.1, 1.05, 1.15))
+    assert answer.needed
+    (setting,) = next(found for name, found, _ in schedule_snippets(answer) if name == "llamacpp")
+    assert f"--spec-draft-n-max {answer.best_fixed}" in setting.text
+    assert any("takes one γ, not the table" in note for note in schedule_notes(answer))

@@ -560,3 +560,15 @@ def test_a_run_loads_no_library_of_sweeps_and_pages(chat: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(chat)], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
+
+
+def test_a_cell_whose_ends_of_open_acceptance_disagree_is_no_win(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "open.yaml"
+    path.write_text(
+        "hardware: l40s\nengine: vllm\ntarget: {model: meta-llama/Llama-3.1-8B-Instruct}\n"
+        "speculation: {method: ngram, num_speculative_tokens: 4}\n"
+        "workload: {arrivals: {process: closed_loop, users: 4}, lengths: {prompt: 300, output: 60}, num_requests: 24}\n"
+    )
+    assert main(["sweep", str(path), "--set", "seed=1"]) == 0
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first == "1 cell; the best of each cell: 1 depending on acceptance."

@@ -61,7 +61,7 @@ class AcceptanceLaw(ABC):
         limit = self.measured_up_to
         if limit is None or num_speculative_tokens <= limit:
             return ""
-        return f"acceptance at {num_speculative_tokens} speculative tokens is extrapolated: it was measured up to {limit}"
+        return f"acceptance past γ = {limit}, the largest that was measured, is extrapolated"
 
 
 @dataclass(frozen=True, slots=True)

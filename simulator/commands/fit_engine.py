@@ -31,7 +31,7 @@ def fit_engine(
     method: Annotated[str | None, typer.Option(help="How it drafted.")] = None,
     drafter: Annotated[str | None, typer.Option(help="Drafter.")] = None,
     precision: Annotated[str | None, typer.Option(help="Type of the target's weights.")] = None,
-    tensor_parallel_size: Annotated[int | None, typer.Option(min=1, max=64)] = None,
+    tensor_parallel_size: Annotated[int | None, typer.Option(min=1, max=64, help="Devices that share each layer.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit an engine's constants to measured runs, say which the runs can tell, and write a new engine profile."""

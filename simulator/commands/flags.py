@@ -31,6 +31,40 @@ OutDir = Annotated[
 ]
 
 
+# An operating point, flag by flag, as predict and explain take it.
+HardwareFlag = Annotated[str | None, typer.Option(help="Device: id, name or path.")]
+TargetFlag = Annotated[str | None, typer.Option(help="Target model.")]
+MethodFlag = Annotated[
+    str | None, typer.Option(help="draft_model, eagle, eagle3, medusa, hydra, mtp, ngram, suffix, block, layer_skip, sparse_kv.")
+]
+NumSpeculativeTokensFlag = Annotated[str | None, typer.Option(help="γ, tokens drafted per round.")]
+DraftFlag = Annotated[str | None, typer.Option(help="Drafter; a head is built from the target where left out.")]
+DraftParamsFlag = Annotated[str | None, typer.Option(help="Size of a draft model that is not known, such as 1.24B.")]
+DrafterWeightsFlag = Annotated[str | None, typer.Option(help="Type of its weights; left out: by convention.")]
+DraftLayersFlag = Annotated[str | None, typer.Option(help="layer_skip: the target's first layers that draft.")]
+DraftKvTokensFlag = Annotated[str | None, typer.Option(help="sparse_kv: cached tokens read while drafting.")]
+TreeShapeFlag = Annotated[str | None, typer.Option(help="Such as steps=5,topk=4,draft_tokens=8 or nodes=64.")]
+EngineFlag = Annotated[str | None, typer.Option(help="Engine profile; left out: generic, wider interval.")]
+AttentionBackendFlag = Annotated[str | None, typer.Option(help="Attention kernels the server is started with.")]
+DeterministicFlag = Annotated[str | None, typer.Option(help="true: kernels that give the same at any batch.")]
+GraphsFlag = Annotated[str | None, typer.Option(help="piecewise or none, where steps are not captured whole.")]
+OverlapFlag = Annotated[str | None, typer.Option(help="false: no step is prepared ahead.")]
+PrecisionFlag = Annotated[str | None, typer.Option(help="Such as bf16, fp8, or 'fp8 weights, bf16 KV'.")]
+TensorParallelSizeFlag = Annotated[str | None, typer.Option(help="Devices that share each layer.")]
+DraftTensorParallelSizeFlag = Annotated[str | None, typer.Option(help="The same for the drafter.")]
+PipelineParallelSizeFlag = Annotated[str | None, typer.Option(help="Stages that the layers are cut into.")]
+DataParallelSizeFlag = Annotated[str | None, typer.Option(help="Replicas; of a mixture, ranks that share its experts.")]
+ExpertParallelFlag = Annotated[str | None, typer.Option(help="true: whole experts on each device instead of slices.")]
+NodesFlag = Annotated[str | None, typer.Option(help="Servers that the devices are spread over evenly.")]
+DraftHardwareFlag = Annotated[str | None, typer.Option(help="A device of the draft's own.")]
+DraftLinkLatencySFlag = Annotated[str | None, typer.Option(help="Link to it, seconds one way.")]
+DraftOverlapFlag = Annotated[str | None, typer.Option(help="true: it drafts ahead while the target verifies.")]
+MeanAcceptanceLengthFlag = Annotated[str | None, typer.Option(help="τ, tokens per round, bonus included.")]
+AcceptanceRateFlag = Annotated[str | None, typer.Option(help="α, given that all drafts before were accepted.")]
+AcceptanceRatesPerPositionFlag = Annotated[str | None, typer.Option(help="Unconditional, comma-separated.")]
+ConditionalAcceptanceRatesFlag = Annotated[str | None, typer.Option(help="Conditional, comma-separated.")]
+
+
 def at_point(given: dict[str, Any], answer: Callable[[OperatingPoint, Document], T]) -> T:
     """The answer at the operating point that flags describe; what cannot be answered is a user's mistake."""
     from simulator import prediction

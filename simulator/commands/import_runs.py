@@ -23,7 +23,7 @@ def import_runs(
     hardware: Annotated[str | None, typer.Option(help="Device.")] = None,
     engine: Annotated[str | None, typer.Option(help="Engine profile.")] = None,
     precision: Annotated[str | None, typer.Option(help="Type of the target's weights.")] = None,
-    tensor_parallel_size: Annotated[int | None, typer.Option(min=1, max=64)] = None,
+    tensor_parallel_size: Annotated[int | None, typer.Option(min=1, max=64, help="Devices that share each layer.")] = None,
     sampler: Annotated[str | None, typer.Option(help="Such as 'temperature 0.7'.")] = None,
     prompts: Annotated[str | None, typer.Option(help="What was asked, such as MT-Bench.")] = None,
     workload: Annotated[str | None, typer.Option(help="Traffic, where no run holds any: a workload profile or a trace.")] = None,

@@ -230,12 +230,15 @@ _COLUMNS: dict[str, tuple[tuple[str, Cell], ...]] = {
 }  # fmt: skip
 
 
+DEPENDS = "depending on acceptance"
+
+
 def _headline(result: SweepResult) -> str:
     """How many cells, and how they come out."""
     from collections import Counter
 
     best = Counter(_verdict(outcome.rows) for outcome in result.outcomes if outcome.rows)
-    said = ", ".join(f"{best[name]:,} {name}" for name in ("win", "close", "lose") if best[name])
+    said = ", ".join(f"{best[name]:,} {name}" for name in ("win", "close", "lose", DEPENDS) if best[name])
     failed = sum(bool(outcome.failed) for outcome in result.outcomes)
     parts = [_cells(len(result.grid))]
     parts += [f"the best of each cell: {said}"] if said else []
@@ -249,9 +252,11 @@ def _cells(number: int) -> str:
 
 
 def _verdict(rows: Sequence[dict[str, Any]]) -> str:
-    """The verdict of the row that gains most."""
+    """The verdict of the row that gains most; where acceptance is left open and the ends of the measured band disagree, that."""
     known = [row for row in rows if row.get("verdict")]
-    return str(max(known, key=lambda row: row.get("gain") or row.get("speedup") or 0.0)["verdict"]) if known else ""
+    ends = [[row for row in known if end not in str(row.get("variant"))] for end in ("(high end)", "(low end)")]
+    best = {max(end, key=lambda row: row.get("gain") or row.get("speedup") or 0.0)["verdict"] for end in ends if end}
+    return str(best.pop()) if len(best) == 1 else DEPENDS if best else ""
 
 
 def _json(result: SweepResult) -> dict[str, Any]:

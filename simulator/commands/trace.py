@@ -25,7 +25,7 @@ def trace(
     top_k: Annotated[int, typer.Option(help="0 keeps every token.")] = 0,
     top_p: Annotated[float, typer.Option(help="1 keeps every token.")] = 1.0,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Output tokens per prompt.")] = 96,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the tokens sampled.")] = 0,
     dtype: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
     device: Annotated[str, typer.Option(help="As torch names it: cpu, cuda, mps.")] = "cpu",
     store_tokens: Annotated[bool, typer.Option("--store-tokens", help="Keep the token ids, not only their hashes.")] = False,

@@ -99,7 +99,8 @@ class AttentionCost:
         regime, walked = stated or kernels.regime, stated is not None or group.attention in ("full", "sliding", "chunked")
         walks = walked and (kernels.unsplit or (several_rows and regime == "serial_walk"))
         if walks and not kernels.packs_heads:
-            return self._walk(group, asked, context, longest)
+            alone = self._walk(group, asked, context, longest)
+            return alone._replace(seconds=larger(alone.seconds, self._stream_s(group, asked, context)))
         reread = asked.rows_each if several_rows and regime == "kv_reread" and known(asked.sequences) else 1.0
         operation = self._split(group, asked, context, reread)
         if walks:  # Blocks that share a cache have no more of it than the memory gives them.
@@ -108,6 +109,15 @@ class AttentionCost:
         if several_rows or not kernels.idle_s:
             return operation
         return operation._replace(seconds=operation.seconds + asked.sequences * group.kv_heads * kernels.idle_s)
+
+    def _stream_s(self, group: LayerGroup, asked: ForwardPass, context: float) -> float:
+        """Every key and value read once from memory. Blocks of query heads that share them meet in the caches; no walk is faster,
+        however many units walk at once."""
+        read = context
+        for _, before in asked.prefill:
+            read += smaller(before, group.window) if group.window else before
+        bytes_per_token = group.kv_elements_per_token * self.kv_number_bytes
+        return read * bytes_per_token / self.hardware.attention_bandwidth_bytes_per_s
 
     def _split(self, group: LayerGroup, asked: ForwardPass, context: float, reread: float) -> Operation:
         share = group.heads / group.kv_heads

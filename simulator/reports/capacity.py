@@ -197,9 +197,9 @@ def capacity_doubts(answer: CapacityAnswer) -> tuple[str, ...]:
 
 
 def settings_server(answer: CapacityAnswer) -> Server | None:
-    """What to set: the way to draft that carries most, where it does not certainly carry less than none."""
+    """What to set: the way to draft that carries most, where it carries at least as much as none."""
     top = answer.drafting
-    return None if top is None or top.verdict == "lose" else top.server
+    return None if top is None or top is not answer.best else top.server
 
 
 def leave_off(answer: CapacityAnswer) -> str:

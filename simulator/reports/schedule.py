@@ -10,17 +10,18 @@ from typing import Any
 from simulator.cost.spread import Estimate
 from simulator.draft_policy import ByBatch
 from simulator.draft_tree import Tree
+from simulator.interchange.engine_settings import ENGINES as EXPRESSIBLE
 from simulator.interchange.engine_settings import VARYING_GAMMA, NotExpressibleError, Snippet, snippets
 from simulator.plots.words import interval
 from simulator.printed_numbers import times
 from simulator.questions.schedule import ScheduleAnswer
 from simulator.questions.schedule_prices import Range
 from simulator.reports.best_for import best_for_schedule, tie_in_words
-from simulator.reports.exports import setting_for
+from simulator.reports.exports import engine_of, setting_for
 from simulator.reports.summary import SCHEMA_VERSION, csv_text, ending, plain_data
 from simulator.simulation import TIE, verdict_of
 
-# Engines that vary γ with the batch, or switch it off, by a setting.
+# Engines that vary γ with the batch, or switch it off, by a setting; llama.cpp takes one γ only.
 ENGINES = ("vllm", "sglang", "trtllm")
 Table = tuple[list[str], list[list[str]]]
 
@@ -165,9 +166,11 @@ def fixed_table(answer: ScheduleAnswer) -> Table:
 
 
 def schedule_snippets(answer: ScheduleAnswer) -> Iterator[tuple[str, tuple[Snippet, ...], str]]:
-    """(engine, what to paste, why there is nothing) for each engine that takes such a setting: the table where it is worth it,
-    else the best fixed γ."""
-    for engine in ENGINES:
+    """(engine, what to paste, why there is nothing) for the scenario's own engine, then for each other that takes such a setting:
+    the table where it is worth it, else the best fixed γ."""
+    own = engine_of(answer.scenario)
+    first = [own] if own in EXPRESSIBLE else []
+    for engine in dict.fromkeys([*first, *ENGINES]):
         try:
             yield engine, _snippets(answer, engine), ""
         except NotExpressibleError as reason:
@@ -176,9 +179,9 @@ def schedule_snippets(answer: ScheduleAnswer) -> Iterator[tuple[str, tuple[Snipp
 
 def _snippets(answer: ScheduleAnswer, engine: str) -> tuple[Snippet, ...]:
     largest = max(gamma for _, _, gamma in answer.table)
-    if not answer.needed:
+    if not answer.needed or engine not in ENGINES:
         if answer.best_fixed == 0:
-            raise NotExpressibleError("leave speculation off")
+            raise NotExpressibleError("it has no γ by batch: leave speculation off" if answer.needed else "leave speculation off")
         return snippets(engine, setting_for(answer.scenario, Tree.chain(answer.best_fixed)))
     setting = setting_for(answer.scenario, Tree.chain(largest), ByBatch(table=answer.table))
     if engine == "trtllm":  # one γ, off above a batch
@@ -205,6 +208,8 @@ def schedule_notes(answer: ScheduleAnswer) -> tuple[str, ...]:
     if answer.needed:
         notes.append(f"{VARYING_GAMMA}.")
         notes.append("TensorRT-LLM takes one γ and the batch above which it is off (max_concurrency), not the table.")
+        if engine_of(answer.scenario) not in ENGINES and answer.best_fixed:
+            notes.append(f"{answer.scenario.deployment.engine.name} takes one γ, not the table: the best fixed one.")
     notes += [f"Without a schedule: {name}, whose {why}." for name, why in answer.left_out]
     return tuple(notes)
 

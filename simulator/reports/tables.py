@@ -56,10 +56,26 @@ def _break_even_sentence(answer: BreakEven) -> str:
     where = f"at the workload's mean context of {answer.own_context:,} tokens, {shape.name}"
     if not likely:
         return f"Speculation loses at every batch that fits, {where}."
-    last = row[-1].batch
-    reach = f"up to batch {max(likely)}" + (", the largest that fits" if max(likely) == last else "")
-    certain = f" (certain up to {max(sure)})" if sure and max(sure) != max(likely) else "" if sure else " (nowhere certain)"
+    tried = [point.batch for point in row]
+    reach = _batches(likely, tried, "batch ") + (", the largest that fits" if likely[-1] == tried[-1] else "")
+    certain = f" (certain {_batches(sure, tried)})" if sure and sure != likely else "" if sure else " (nowhere certain)"
     return f"Speculation wins {reach}{certain}, {where}, batches tried in powers of two."
+
+
+def _batches(some: list[int], tried: list[int], word: str = "") -> str:
+    """``up to 16`` where it is every one up to there, else ``at 1 and 4 to 16``: a mixture of experts may lose alone and win in
+    company, and kernels change at certain numbers of rows."""
+    if some == tried[: len(some)]:
+        return f"up to {word}{some[-1]}"
+    runs: list[list[int]] = []
+    for before, batch in zip([0, *tried], tried, strict=False):
+        if batch in some:
+            if runs and runs[-1][-1] == before:
+                runs[-1].append(batch)
+            else:
+                runs.append([batch])
+    *others, last = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
+    return f"at {word}{', '.join(others)}{' and ' if others else ''}{last}"
 
 
 def rows_asked_for(answer: BreakEven) -> tuple[Tree | None, list[BreakEvenPoint]]:

@@ -204,5 +204,6 @@ _ROWS: tuple[tuple[str, Cell], ...] = (
     ("prefix cache hits (% of tokens)", _shared_prefixes),
     ("preemptions", lambda column: f"{column.variant.summary.preemptions:,}"),
     ("  moved to the host", lambda column: _count(column.variant.summary.swaps)),
+    ("rejected on arrival", lambda column: _count(sum(column.variant.summary.rejected.values()))),
     ("given up by clients", lambda column: _count(column.variant.summary.cancelled)),
 )
