@@ -87,6 +87,13 @@ def test_a_constant_light_load_needs_no_schedule():
     assert f'"num_speculative_tokens": {answer.best_fixed}' in vllm.text
 
 
+@pytest.mark.parametrize("value", [0.9992, 1.0, 1.0003])
+def test_a_gain_that_would_read_as_one_is_neither_better_nor_worse(bursty, value):
+    first, *_ = schedule_sentences(replace(bursty, gain=Estimate(value, value - 0.002, value + 0.002)))
+    assert "no better (80 % interval" in first
+    assert "1.00× " not in first
+
+
 def test_a_table_that_loses_is_not_said_to_be_below_noise(bursty):
     worse = replace(bursty, gain=Estimate(0.95, 0.94, 0.96))
     first, *_ = schedule_sentences(worse)
