@@ -293,6 +293,17 @@ def test_copies_carry_the_demand_with_head_room_and_cost_what_they_cost(answer):
         assert 0.11 * 700 / (row.rate_per_s * 80) < least < typical < most < 700 / (0.99 * row.rate_per_s * 80)
 
 
+def test_a_course_of_arrivals_is_taken_as_long_as_it_is_stated():
+    """Of a ramp more requests would be more of the steady rate that comes after it; the demand is that of the same course."""
+    ramp = {"process": "ramp", "rate_per_s": 1.0, "end_rate_per_s": 19.0, "ramp_s": 6}
+    asked = {"speculation": None, "acceptance": None, "service_level": None}
+    rising, steady = (
+        capacity(scenario(**asked, workload={**BASE["workload"], "num_requests": 60, "arrivals": arrivals}), repetitions=1)
+        for arrivals in (ramp, {"process": "poisson", "rate_per_s": 10.0})
+    )
+    assert rising.requests == 60 < steady.requests
+
+
 def test_a_run_too_short_to_tell_says_so():
     few = {**BASE["workload"], "num_requests": 30}
     short = capacity(

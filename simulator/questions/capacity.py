@@ -186,7 +186,8 @@ def _of_kinds(scenario: Scenario, planning: PlanningSpec) -> Iterator[str]:
 def _streams(scenario: Scenario, repetitions: int, own: Sequence[Request]) -> list[tuple[Request, ...]]:
     """Independent repetitions of the workload at unit rate, of as many requests as it states and more where they are quick:
     waits of an almost saturated server, or of its slowest hundredth, need many. A recorded trace is one, as it is: again it
-    would be the same requests, and agreement with itself no sign of certainty."""
+    would be the same requests, and agreement with itself no sign of certainty. Where the rate changes with time, more requests
+    would be another course of it: more of what comes after a ramp, or more days."""
     workload, seed = scenario.file.workload, scenario.file.seed
     times = 1 if isinstance(scenario.source, RequestTrace) else repetitions
     if not isinstance(scenario.source, RequestTrace):
@@ -194,7 +195,8 @@ def _streams(scenario: Scenario, repetitions: int, own: Sequence[Request]) -> li
         queue = plain_queue(Server.of(scenario))
         few = queue is not None and queue.slots <= FEW_SLOTS
         affordable = OF_FEW_SLOTS if few else int(ROUNDS / (REST_ROUNDS + rounds))
-        workload = workload.model_copy(update={"num_requests": max(len(own), affordable)})
+        more = len(own) if workload.arrivals.changes else max(len(own), affordable)
+        workload = workload.model_copy(update={"num_requests": more})
     drawn = [requests_of(workload, (seed + index) % 2**32, scenario.source) for index in range(times)]
     return [unit_stream(requests, index * len(requests)) for index, requests in enumerate(drawn)]
 

@@ -48,6 +48,11 @@ class ArrivalSpec(Spec):
     think_time_s: Annotated[float, Field(ge=0, le=1e6)] | None = None
     rate_scale: Rate | None = None
 
+    @property
+    def changes(self) -> bool:
+        """Whether the rate changes with time as a course that is stated."""
+        return self.process in ("ramp", "diurnal")
+
     @model_validator(mode="after")
     def _keys_go_with_process(self) -> ArrivalSpec:
         needed, possible = _PROCESSES[self.process]
