@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
@@ -379,6 +381,17 @@ def test_rates_are_drawn_as_simulated_with_the_service_level_as_a_line() -> None
     assert any(list(np.asarray(line.get_ydata())) == [12.0, 12.0] for line in axes.lines)
     assert "service level 12 ms" in texts(figure)
     assert "(ms)" in axes.get_ylabel()
+
+
+def test_a_long_name_in_the_legend_narrows_no_panel_of_the_rates() -> None:
+    answer = capacity(scenario(SCENARIO.replace("num_requests: 80", "num_requests: 60")), repetitions=1)
+    renamed = [replace(line, name=f"{line.name}, a name that is longer than a panel is wide") for line in rates.lines_of(answer)]
+    figure = style.new_figure("Requests per second", "caption")
+    rates._draw_panels(figure, rates.panels(answer.scenario), renamed)
+    FigureCanvasAgg(figure).draw()
+    first, second = (axes.get_position() for axes in figure.axes)
+    assert second.x0 - first.x1 < 0.15
+    assert first.width == pytest.approx(second.width, rel=0.01)
 
 
 def test_an_explained_round_is_the_one_of_the_explanation() -> None:

@@ -103,9 +103,11 @@ def lines_of_curve(curve: LoadCurve) -> list[Line]:
 @styled
 def rates_figure(answer: CapacityAnswer) -> Figure:
     """Latency against rate, a panel for each limit; a dot where the level is met no longer."""
+    stated = answer.scenario.file.service_level is not None
+    kept = "within the service level" if stated else "before saturation"
     reading = (
         f"Every rate that was simulated, {answer.repetitions} × {answer.requests:,} requests each, the same for every line. "
-        "Dots: the highest rate within the service level, with its 80 % interval. Dashed: the service level."
+        f"Dots: the highest rate {kept}, with its 80 % interval.{' Dashed: the service level.' if stated else ''}"
     )
     figure = new_figure(rates_title(answer), caption(answer.scenario, reading))
     _draw_panels(figure, panels(answer.scenario), lines_of(answer))
@@ -134,7 +136,9 @@ def _draw_panels(figure: Figure, shown: Sequence[Panel], lines: Sequence[Line], 
         axes.set_xlabel("arrivals (requests per second)")
         axes.set_ylabel(panel.label)
     named = max((axes.get_legend_handles_labels() for axes in figure.axes), key=lambda found: len(found[0]))
-    figure.axes[0].legend(*named, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize=10)
+    first = figure.axes[0]
+    first.set_title(" ", fontsize=15)  # room for the legend, which the layout leaves out: a long name must not narrow its panel
+    first.legend(*named, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize=10).set_in_layout(False)
 
 
 def draw_rates(axes: Axes, panel: Panel, lines: Sequence[Line]) -> Axes:
