@@ -8,11 +8,13 @@ import math
 def significant(value: float, digits: int = 3) -> str:
     """`digits` significant digits without exponent, thousands apart.
 
-    >>> [significant(value) for value in (1.6, 9.999, 0.01234, 27298, 0)]
-    ['1.60', '10.0', '0.0123', '27,300', '0']
+    >>> [significant(value) for value in (1.6, 9.999, 0.01234, 27298, 0, math.inf)]
+    ['1.60', '10.0', '0.0123', '27,300', '0', '∞']
     """
     if value == 0:
         return "0"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
     rounded = float(f"{value:.{digits - 1}e}")
     decimals = max(digits - 1 - math.floor(math.log10(abs(rounded))), 0)
     return f"{rounded:,.{decimals}f}"

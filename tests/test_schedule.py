@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -92,6 +93,12 @@ def test_a_gain_that_would_read_as_one_is_neither_better_nor_worse(bursty, value
     first, *_ = schedule_sentences(replace(bursty, gain=Estimate(value, value - 0.002, value + 0.002)))
     assert "no better (80 % interval" in first
     assert "1.00× " not in first
+
+
+@pytest.mark.parametrize(("value", "words"), [(0.0, "∞× worse"), (math.inf, "∞× better")])
+def test_a_table_that_serves_nobody_within_the_level_or_alone_somebody_is_told(bursty, value, words):
+    first, *_ = schedule_sentences(replace(bursty, gain=Estimate(value, 0.0, math.inf)))
+    assert f"{words} (80 % interval too few" in first
 
 
 def test_a_table_that_loses_is_not_said_to_be_below_noise(bursty):

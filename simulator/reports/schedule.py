@@ -60,9 +60,10 @@ def _off(answer: ScheduleAnswer) -> str:
 def _told(gain: Estimate, answer: ScheduleAnswer) -> str:
     """``1.08× better (80 % interval 1.05–1.11, simulated on 5 seeds that chose neither)``, whichever way it went: ``no better``
     where that would be 1.00×."""
-    same = times(max(gain.value, 1 / gain.value)) == times(1.0)
+    value, low, high = (1 / each if each > 0 else math.inf for each in (gain.value, gain.high, gain.low))
+    same = times(max(gain.value, value)) == times(1.0)
     better = gain.value >= 1 or same
-    shown = gain if better else Estimate(1 / gain.value, 1 / gain.high, 1 / gain.low if gain.low > 0 else math.inf)
+    shown = gain if better else Estimate(value, low, high)
     seeds = f"simulated on {len(answer.held_out_seeds)} seeds that chose neither"
     way = "no better" if same else f"{times(shown.value)} {'better' if better else 'worse'}"
     return f"{way} (80 % interval {interval(shown)}, {seeds})"
