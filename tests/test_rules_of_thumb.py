@@ -251,7 +251,7 @@ def test_intervals_are_as_wide_as_the_page_says() -> None:
     places = {*PRESENCE, *NEEDS, *SAVINGS, *(where for where, _ in PASSES)}
     places |= {(name, batch, context) for name, context in LOADS for batch in BATCHES}
     widths = sorted(interval(where, gamma) for where in places for gamma in GAMMAS if at(where, gamma).verdict)
-    assert [percent(width) for width in (widths[0], widths[len(widths) // 2], widths[-1])] == ["5 %", "44 %", "59 %"]
+    assert [percent(width) for width in (widths[0], widths[len(widths) // 2], widths[-1])] == ["5 %", "34 %", "72 %"]
     said = [warning for where in NEEDS for gamma in GAMMAS for warning in at(where, gamma).warnings]
     assert all(warning.startswith("never measured against") for warning in said)
 
@@ -297,9 +297,10 @@ def test_thirty_percent_wins_where_rounds_are_cheap_and_loses_elsewhere() -> Non
     assert {at(where, gamma, 0.3).verdict for where in heads for gamma in (2, 3)} == {"win"}
     assert {at((MIXTURE, 32, CHAT), gamma, 0.3).verdict for gamma in (1, 2, 3)} == {"win"}
     models = ((SMALL_H100, 1, CHAT), (LARGE, 1, CHAT))
-    assert {at(where, gamma, 0.3).verdict for where in models for gamma in (3, 5, 8)} == {"lose"}
+    assert {at(where, gamma, 0.3).verdict for where in models for gamma in (5, 8)} == {"lose"}
+    assert all((at(where, 3, 0.3).speedup or 0.0) < 0.9 for where in models)
     assert {at(where, gamma, 0.3).verdict for where in NEEDS if where[1] == 256 for gamma in GAMMAS} <= {"lose", "close"}
-    assert verdicts(((HEAD_4090, 1, LONG), (HEAD_L40S, 1, LONG)), 0.3) == ["lose", "lose"]
+    assert verdicts(((HEAD_4090, 1, LONG), (HEAD_L40S, 1, LONG)), 0.3) == ["lose", "close"]
 
 
 def test_thirty_percent_of_five_drafted_mostly_gains() -> None:
