@@ -205,7 +205,7 @@ def test_new_names_of_keys_mean_the_same_as_old_ones(tmp_path: Path) -> None:
         (None, "bf16"), ({"quant_method": "fp8"}, "fp8"), ({"quant_method": "mxfp4"}, "mxfp4"),
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, "int4"), ({"quant_method": "gptq", "bits": 8}, "int8"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4"), ({"quant_algo": "NVFP4"}, "nvfp4"),
-        ({"quant_algo": "MIXED_PRECISION"}, None),
+        ({"quant_algo": "MIXED_PRECISION"}, None), ({"quant_method": "gptq", "bits": 3, "group_size": 128}, None),
         ({"config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}}}, "nvfp4"),
         ({"config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 32}}}}, "int4"),
         ({"config_groups": {"a": {"weights": {"num_bits": 8, "type": "float"}}, "b": {"weights": {"num_bits": 4, "type": "int"}}}}, None),
@@ -318,6 +318,15 @@ def test_parts_that_a_quantizer_left_alone_are_read(form: str, tmp_path: Path) -
 def test_a_quantizer_that_left_nothing_alone_mixes_nothing(tmp_path: Path) -> None:
     read = read_config(written(tmp_path, KNOWN["google/gemma-4-31B-it"] | {"quantization_config": {"quant_algo": "NVFP4"}}))
     assert (read.weights, read.architecture.mixed_weights) == ("nvfp4", ())
+
+
+@pytest.mark.parametrize(("left_alone", "attention"), [(0, "bf16"), (1, None)])
+def test_of_as_many_layers_of_two_types_the_first_tell(left_alone: int, attention: str | None, tmp_path: Path) -> None:
+    """Whatever the order of a set, which differs between processes."""
+    quantization = {"quant_method": "fp8", "ignored_layers": [f"model.layers.{left_alone}.self_attn.q_proj"]}
+    two = LLAMA_8B | {"num_hidden_layers": 2, "quantization_config": quantization}
+    mixed = read_config(written(tmp_path, two)).architecture.mixed_weights
+    assert [each.attention for each in mixed] == ([] if attention is None else [attention])
 
 
 def test_patterns_that_are_no_patterns_match_nothing(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ def _quantized(quantization: Config) -> str | None:
         return {4: "mlx4", 6: "mlx6", 8: "mlx8"}.get(quantization.get("bits") or 0)
     if quantization.get("bits") == 8:
         return "int8"
+    if quantization.get("bits") not in (None, 4) and _METHODS.get(str(quantization.get("quant_method"))) == "int4":
+        return None
     return _METHODS.get(str(quantization.get("quant_method")))
 
 
@@ -99,7 +101,7 @@ def _types(quantization: Config, layers: int) -> dict[str, str]:
     found: dict[str, str] = {}
     for part, modules in {**_MODULES, "experts": _EXPERTS}.items():
         types = [_said(modules, layer, ignored, algorithms) for layer in looked_at]
-        most = max(set(types), key=types.count, default=None)
+        most = max(types, key=types.count, default=None)  # of as many, the first layers'
         # Checkpoints that leave a few layers alone keep the rest of the part quantized.
         if most is not None:
             found[part] = most
