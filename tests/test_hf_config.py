@@ -10,6 +10,7 @@ import pytest
 
 from simulator import predict
 from simulator.architecture import find_model, read_config, tower_note
+from simulator.scenario import load_scenario
 from simulator.spec import SpecError
 
 
@@ -327,6 +328,22 @@ def test_of_as_many_layers_of_two_types_the_first_tell(left_alone: int, attentio
     two = LLAMA_8B | {"num_hidden_layers": 2, "quantization_config": quantization}
     mixed = read_config(written(tmp_path, two)).architecture.mixed_weights
     assert [each.attention for each in mixed] == ([] if attention is None else [attention])
+
+
+def test_an_encoder_is_told_of_where_the_config_lies_beside_the_scenario(tmp_path: Path) -> None:
+    mixed = {"quant_algo": "NVFP4", "ignore": ["re:.*self_attn.*"]}
+    written(tmp_path, LLAMA_8B | {"vision_config": {"depth": 2}, "quantization_config": mixed}, "seeing")
+    (path,) = tmp_path.rglob("config.json")
+    text = {
+        "hardware": "h100_sxm", "engine": "vllm", "target": {"model": str(path.relative_to(tmp_path))},
+        "workload": {
+            "arrivals": {"process": "poisson", "rate_per_s": 1}, "lengths": {"prompt": 9, "output": 9}, "num_requests": 2,
+        },
+    }  # fmt: skip
+    (tmp_path / "mine.yaml").write_text(json.dumps(text), encoding="utf-8")
+    remarks = " ".join(load_scenario(tmp_path / "mine.yaml").remarks)
+    assert "vision_config" in remarks
+    assert "as most checkpoints have it" not in remarks  # this one's config says what it keeps in 16 bit
 
 
 def test_patterns_that_are_no_patterns_match_nothing(tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ def deployment_of(
     if speculation is not None and speculation.method == "sparse_kv":
         kv_tokens = speculation.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS
     weights = _target_weights(reading, spec)
-    reading.warnings.extend(mixed_warning(spec.model, target, weights))
-    reading.warnings.extend(tower_note(spec.model))
+    model = reading.document.beside(spec.model)
+    reading.warnings.extend((*mixed_warning(model, target, weights), *tower_note(model)))
     own = hardware if remote is None else remote.hardware
     drafter_weights = _drafter_weights(reading, speculation, weights, own, drafter)
     return Deployment(
