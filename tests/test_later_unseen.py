@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shutil
 from collections.abc import Iterator
@@ -127,3 +128,15 @@ def test_what_was_kept_covers_every_run_and_is_told_on_the_page() -> None:
         if kept is not None:
             assert [each.prediction.id for each in kept[1]] == [case.point.id for case in later.cases]
     assert all(sentence in page for sentence in later_sentences())
+
+
+def test_verdicts_of_the_fourth_set_were_right_as_often_as_the_pages_say() -> None:
+    """The first predictions are kept for good, so that the count is too."""
+    fourth = LaterSet(4)
+    with table_path(fourth.first).open(encoding="utf-8", newline="") as file:
+        said = [row["verdict"] for row in csv.DictReader(file)]
+    sure = [(verdict, case) for verdict, case in zip(said, fourth.cases, strict=True) if verdict in ("win", "lose")]
+    right = sum((verdict == "win") == (case.measured_speedup > 1) for verdict, case in sure)
+    for page in ("README.md", "docs/accuracy.md"):
+        text = " ".join((Path(__file__).parents[1] / page).read_text(encoding="utf-8").split())
+        assert re.search(rf"Of {len(sure)} runs (that were )?called a win or a loss {right} were", text), page
