@@ -363,7 +363,7 @@ def test_a_kill_at_any_moment_loses_nothing_and_an_interrupt_says_how_to_go_on(
     assert Counter(record["record"] for record in records)["resumed"] == 2
     moments = [record["at_s"] for record in records if record["record"] in ("visit", "resumed")]
     assert moments == sorted(moments)
-    assert file.elapsed_s <= total * 60
+    assert file.elapsed_s <= round(total * 60, 3)  # moments are kept to a millisecond
     assert file.sha256 in shown
     profile = tmp_path / "cpu.yaml"
     assert file.sha256 in profile.read_text()
