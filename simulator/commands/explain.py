@@ -39,6 +39,7 @@ from simulator.commands.flags import (
     TargetFlag,
     TensorParallelSizeFlag,
     TreeShapeFlag,
+    YearFlag,
     at_point,
 )
 from simulator.console import (
@@ -75,6 +76,7 @@ def explain(
     draft_kv_tokens: DraftKvTokensFlag = None,
     tree_shape: TreeShapeFlag = None,
     engine: EngineFlag = None,
+    year: YearFlag = None,
     attention_backend: AttentionBackendFlag = None,
     deterministic: DeterministicFlag = None,
     graphs: GraphsFlag = None,

@@ -183,7 +183,7 @@ def _with_kernels(engine: str, found: tuple[Snippet, ...], kernels: KernelSwitch
     if engine not in _BACKENDS or (kernels.attention_backend and not backend) or (kernels.graphs and not graphs):
         return (replace(found[0], notes=(*found[0].notes, _OTHER_KERNELS.format(engine))), *found[1:])
     flags = [found[0].text, f"--attention-backend {backend}" if backend else "", graphs or ""]
-    flags.append("" if kernels.overlap else _NO_OVERLAP[engine])
+    flags.append(_NO_OVERLAP[engine] if kernels.overlap is False else "")
     more: tuple[Snippet, ...] = ()
     if kernels.deterministic and engine == "sglang":
         flags.append("--enable-deterministic-inference")

@@ -22,7 +22,7 @@ class OperatingPoint(Spec):
 
     batch: sequences that decode on the whole deployment, all data-parallel ranks together. draft_hardware: a device of the
     draft's own, of which there are draft_tensor_parallel_size; draft_link_latency_s, draft_overlap: as in
-    `speculation.DraftDevice`. attention_backend, deterministic, graphs, overlap: as in `kernel_switches.KernelSwitches`.
+    `speculation.DraftDevice`. year: of the engine's release, where no version is named (`ServingEngine.until`). attention_backend, deterministic, graphs, overlap: as in `kernel_switches.KernelSwitches`.
     """
 
     id: str = ""
@@ -31,6 +31,7 @@ class OperatingPoint(Spec):
     tensor_parallel_size: Count | None = None
     precision: str | None = None
     engine: str = "generic"
+    year: Annotated[int, Field(ge=2000, le=2100)] | None = None
     attention_backend: str | None = None
     deterministic: bool | None = None
     graphs: Graphs | None = None
