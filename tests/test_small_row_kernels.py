@@ -181,3 +181,24 @@ def test_what_is_not_sure_of_a_row_law_is_not_sure_of_r() -> None:
     assert shifted[raised].round(3, 1, 500).r > 1.02 * pricer.base.round(3, 1, 500).r
     dense = UncertainPricer(replace(deployment, weights="bf16", drafter_weights="bf16"))
     assert not [name for name, _ in dense.shifted if name.startswith("small_rows")]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm_0_25", "vllm_2025"])
+def test_gguf_files_in_vllm_are_read_once_a_row_until_the_matrix_kernel(engine: str) -> None:
+    """csrc/quantization/gguf/mmvq.cuh: a block row for each row, up to six (two of wide matrices); quantization/gguf.py."""
+    passes = {rows: steps("v100_sxm2_32gb", "q8_0", rows, engine) for rows in (2, 3, 4, 5, 8)}
+    assert passes[2] == pytest.approx(2, rel=0.1)
+    assert passes[3] == pytest.approx(passes[4], rel=0.03), "graphs of four rows hold both"
+    assert passes[4] == pytest.approx(4, rel=0.1)
+    assert passes[8] < 0.7 * passes[4]
+    assert passes[5] == pytest.approx(passes[8], rel=0.15), "graphs of eight rows run the matrix kernel"
+    assert steps("rtx_4090", "q8_0", 4, engine) < 0.8 * passes[4], "whose cache holds most matrices"
+    assert steps("v100_sxm2_32gb", "w8a16", 4, engine) < 1.2, "a format of the engine's own"
+
+
+def test_gguf_experts_in_vllm_run_a_vector_kernel_to_sixty_four_tokens() -> None:
+    """vllm-project/vllm#16780: every token reads its experts anew; from 65 tokens on the rows of an expert meet in a matrix kernel."""
+    law = find_engine("vllm").row_law("q8_0", find_hardware("v100_sxm2_32gb"))
+    assert law is not None
+    assert [law.expert_reads(tokens, 4.0) for tokens in (1, 64)] == [4.0, 4.0]
+    assert law.expert_reads(65, 4.0) < 1.5
