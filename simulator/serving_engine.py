@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from simulator import resources
 from simulator.hardware import AllReduceKind, Hardware, Kind, Quantity
 from simulator.kernel_switches import AttentionBackend, AttentionRegime, AttentionRule, Choices, KernelSwitches, regime_on
+from simulator.number_format import WeightFormat
 from simulator.row_law import Count, RowLaw
 from simulator.spec import Document, Spec, SpecError, check, load_yaml
 
@@ -116,6 +117,7 @@ class ServingEngine(Spec):
     kv_transfer: where prompts are computed on instances of their own, how their caches move (`serving.kv_transfer`); None: it
     does not serve so. prefill_makes_first_token: those instances do, and it moves with the cache; else the last token of the
     prompt is computed again where the answer is.
+    file_formats: types of checkpoints that its own files keep in another.
     choices: which kernels a server can be started with; `engine_start.started` makes them, and fills in `started_with`,
     `longest_context`, and the costs of what was chosen under names of their own, from `walk_factor` to `piece_gap_s`.
     pipeline_in_flight: keeps a batch in every pipeline stage; without, one batch passes them all. pipeline_methods: ways of
@@ -149,6 +151,7 @@ class ServingEngine(Spec):
     graphs: GraphLadder | None = None
     verification_graphs: GraphLadder | None = None
     attention: tuple[AttentionRule, ...]
+    file_formats: dict[WeightFormat, WeightFormat] = Field(default_factory=dict)
     small_rows: tuple[RowLaw, ...] = ()
     expert_tiles: tuple[ExpertTiles, ...] = ()
     all_reduce: AllReduceKind
@@ -216,6 +219,10 @@ class ServingEngine(Spec):
         """The attention kernels that a server was started with, where it says."""
         chosen = self.started_with.attention_backend
         return None if chosen is None else self.choices.attention_backends[chosen]
+
+    def stored(self, weights: str) -> str:
+        """How its files hold a checkpoint whose weights are of this type."""
+        return next((own for kept, own in self.file_formats.items() if kept == weights), weights)
 
     def row_law(self, weights: str, hardware: Hardware) -> RowLaw | None:
         """The first small-row law that names this format and device, None where rows ride along with the weights."""
