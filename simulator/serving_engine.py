@@ -104,7 +104,7 @@ class ServingEngine(Spec):
     are independent.
     latent_attention: regime of latent attention (MLA); absent: as the others, with split-KV kernels for serial walks.
     latent_layer_overhead_s: device time that its unfused kernels add a layer. layer_overhead_s: the same for every layer, by
-    vendor of the device.
+    vendor of the device; expert_layer_overhead_s: for every layer with experts.
     cache_group_overhead_s: host time to prepare one group of layers with a block table of its own (`cost.cache_groups`) for a
     step under speculation; the device waits for what its own work does not cover. state_overhead_factor: the least time of its
     kernels for a recurrent layer, in `state_overhead_s` of devices, which was fitted on SGLang of late 2025; absent: as long.
@@ -161,6 +161,7 @@ class ServingEngine(Spec):
     latent_attention: AttentionRegime | None = None
     latent_layer_overhead_s: Quantity | None = None
     layer_overhead_s: dict[str, Quantity] = Field(default_factory=dict)
+    expert_layer_overhead_s: dict[str, Quantity] = Field(default_factory=dict)
     cache_group_overhead_s: Quantity | None = None
     state_overhead_factor: Quantity | None = None
     mixed_recurrent_launches: Quantity | None = None
@@ -204,7 +205,7 @@ class ServingEngine(Spec):
         if forced is not None and forced.backend not in self.choices.attention_backends:
             wrong.append(f"choices.mixed_heads.backend must be one of choices.attention_backends, not {forced.backend}")
         for rules in (self.attention, *(backend.rules for backend in self.choices.attention_backends.values())):
-            if "0" not in [rule.from_compute_capability for rule in rules]:
+            if "0" not in [rule.from_compute_capability for rule in rules if not rule.vendors]:
                 wrong.append('attention must hold a rule from_compute_capability "0", and others from versions such as "9.0"')
         if wrong:
             raise ValueError("; ".join(wrong))
