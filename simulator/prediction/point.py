@@ -24,6 +24,7 @@ class OperatingPoint(Spec):
     draft's own, of which there are draft_tensor_parallel_size; draft_link_latency_s, draft_overlap: as in
     `speculation.DraftDevice`. peer_to_peer: whether cards joined by PCIe reach each other's memory, where that is not as their
     drivers have it. attention_backend, deterministic, graphs, overlap: as in `kernel_switches.KernelSwitches`.
+    max_model_len: tokens of the longest sequence admitted, where kernels depend on it; left out: the model's positions.
     """
 
     id: str = ""
@@ -37,6 +38,7 @@ class OperatingPoint(Spec):
     deterministic: bool | None = None
     graphs: Graphs | None = None
     overlap: bool | None = None
+    max_model_len: Count | None = None
     target_model: str
     method: str
     draft_model: str | None = None
