@@ -40,10 +40,12 @@ class KernelSwitches(Spec):
 
 
 class AttentionRule(Spec):
-    """The regime on devices of at least this compute capability ("0" = any, also devices without one)."""
+    """The regime on devices of at least this compute capability ("0" = any, also devices without one), of these vendors (any
+    where empty). A rule that names a device's vendor goes before those that name none."""
 
     from_compute_capability: Capability
     regime: AttentionRegime
+    vendors: tuple[str, ...] = ()
 
 
 class OneStageKernel(Spec):
@@ -124,9 +126,10 @@ class Choices(Spec):
 
 def regime_on(rules: Sequence[AttentionRule], hardware: Hardware) -> AttentionRegime:
     """The kernel that serves several query rows a sequence on this device."""
-    capability = version(hardware.profile.compute_capability or "0")
-    newest_first = sorted(rules, key=lambda rule: version(rule.from_compute_capability), reverse=True)
-    return next(rule.regime for rule in newest_first if version(rule.from_compute_capability) <= capability)
+    capability, vendor = version(hardware.profile.compute_capability or "0"), hardware.profile.vendor
+    here = [rule for rule in rules if not rule.vendors or vendor in rule.vendors]
+    nearest_first = sorted(here, key=lambda rule: (bool(rule.vendors), version(rule.from_compute_capability)), reverse=True)
+    return next(rule.regime for rule in nearest_first if version(rule.from_compute_capability) <= capability)
 
 
 def version(text: str) -> tuple[int, ...]:

@@ -50,6 +50,7 @@ from simulator.console import (
     print_sentence,
     print_table,
     print_verdict,
+    print_written,
     progress_bars,
 )
 from simulator.spec import Document, Problem, Spec, SpecError, check, plain_scalar
@@ -147,7 +148,7 @@ def explain(
         print_sentence(console, sentence)
     print_notes(console, [], answer.warnings)
     if out is not None:
-        console.print(f"Report and figures: {out}")
+        print_written(console, "Report and figures", out)
 
 
 def _check_point(scenario: Scenario, gamma: int | None, context: float | None) -> None:

@@ -52,6 +52,7 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
         engine = started(engine, switches, point.max_model_len or target.max_position_embeddings)
     _check_uses(point, engine, document)
     weights, kv_cache = _precision(point, hardware, warnings)
+    weights = engine.stored(weights)
     warnings += arithmetic_warning(hardware, weights)
     warnings += mixed_warning(point.target_model, target, weights)
     warnings += tower_note(point.target_model)
@@ -59,7 +60,7 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
     remote = remote_draft_of(point, document)
     own = hardware if remote is None else remote.hardware
-    drafter_weights = drafter_weights_of(point, drafter, weights, own, document, warnings)
+    drafter_weights = engine.stored(drafter_weights_of(point, drafter, weights, own, document, warnings))
     deployment = Deployment(
         hardware,
         engine,
