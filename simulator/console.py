@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from simulator.interchange.engine_settings import Snippet
     from simulator.simulation import Progress
 
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+# What is printed holds names of files and models: brackets and colons in them are no markup.
+err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 VERDICT_STYLE = {"win": "bold green", "lose": "bold red", "close": "bold yellow"}
 
 
@@ -45,7 +46,7 @@ def console_of_stdout() -> Console:
     stated = os.environ.get("COLUMNS", "")
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     width = max(int(stated), FEWEST_COLUMNS) if stated.isdecimal() and int(stated) else None if on_terminal else PAGE_COLUMNS
-    return _ResultConsole(highlight=False, width=width)
+    return _ResultConsole(highlight=False, markup=False, emoji=False, width=width)
 
 
 def print_table(console: Console, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -94,6 +95,11 @@ def print_notes(console: Console, notes: Iterable[str], warnings: Iterable[str])
         print_sentence(console, text, "dim")
 
 
+def print_written(console: Console, what: str, *paths: Path) -> None:
+    """Where something was written, in one line however long it is: a path is there to be copied."""
+    console.print(f"{what}: {', '.join(map(str, paths))}", soft_wrap=True)
+
+
 def print_json(document: dict[str, Any]) -> None:
     if sys.stdout is None:  # closed by the caller
         return
@@ -137,7 +143,7 @@ def progress_bars(quiet: bool, doing: str = "simulating", things: str = "request
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed}/{task.total} " + things),
         TimeRemainingColumn(),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
-from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_titled_tables
+from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_titled_tables, print_written
 from simulator.spec import SpecError
 
 if TYPE_CHECKING:
@@ -37,9 +37,10 @@ def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = Fal
         best = {} if methods is None else {"best_method": method_map_summary(methods)}
         print_json({**break_even_summary(answer, methods), **best})
         return
-    _print_break_even(console_of_stdout(), answer, methods)
+    console = console_of_stdout()
+    _print_break_even(console, answer, methods)
     if out is not None:
-        console_of_stdout().print(f"Report, table and figures: {out}")
+        print_written(console, "Report, table and figures", out)
 
 
 def _print_break_even(console: Console, answer: BreakEven, methods: MethodMap | None) -> None:

@@ -18,6 +18,7 @@ from simulator.console import (
     print_snippets,
     print_table,
     print_verdict,
+    print_written,
     progress_bars,
 )
 from simulator.spec import Document, Problem, SpecError, check, plain_scalar
@@ -81,7 +82,7 @@ def capacity(
         console.print()
     print_notes(console, capacity_notes(answer), (*capacity_doubts(answer), *answer.warnings))
     if out is not None:
-        console.print(f"Report and data: {out}")
+        print_written(console, "Report and data", out)
 
 
 def _planning(stated: PlanningSpec, demand: str | None, flags: dict[str, str | None]) -> PlanningSpec:

@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
-from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table, progress_bars
+from simulator.console import (
+    console_of_stdout,
+    print_json,
+    print_notes,
+    print_sentence,
+    print_table,
+    print_written,
+    progress_bars,
+)
 
 
 def compare(
@@ -50,4 +58,4 @@ def compare(
         print_table(console, header, memory)
     print_notes(console, [], comparison_notes(answer))
     if out is not None:
-        console.print(f"Report and figure: {out}")
+        print_written(console, "Report and figure", out)

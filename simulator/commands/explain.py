@@ -28,6 +28,7 @@ from simulator.commands.flags import (
     ExpertParallelFlag,
     GraphsFlag,
     HardwareFlag,
+    MaxModelLenFlag,
     MeanAcceptanceLengthFlag,
     MethodFlag,
     NodesFlag,
@@ -49,6 +50,7 @@ from simulator.console import (
     print_sentence,
     print_table,
     print_verdict,
+    print_written,
     progress_bars,
 )
 from simulator.spec import Document, Problem, Spec, SpecError, check, plain_scalar
@@ -79,6 +81,7 @@ def explain(
     deterministic: DeterministicFlag = None,
     graphs: GraphsFlag = None,
     overlap: OverlapFlag = None,
+    max_model_len: MaxModelLenFlag = None,
     precision: PrecisionFlag = None,
     tensor_parallel_size: TensorParallelSizeFlag = None,
     draft_tensor_parallel_size: DraftTensorParallelSizeFlag = None,
@@ -145,7 +148,7 @@ def explain(
         print_sentence(console, sentence)
     print_notes(console, [], answer.warnings)
     if out is not None:
-        console.print(f"Report and figures: {out}")
+        print_written(console, "Report and figures", out)
 
 
 def _check_point(scenario: Scenario, gamma: int | None, context: float | None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simulator.commands.flags import AsJson
-from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table
+from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table, print_written
 from simulator.spec import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def fit_engine(
     print_table(console, FIT_RUNS_HEADER, fitted_run_rows(answer))
     print_notes(console, [], answer.notes)
     if out is not None:
-        console.print(f"Engine profile, for `engine:` of a scenario: {out}")
+        print_written(console, "Engine profile, for `engine:` of a scenario", out)
 
 
 def _scenario(name: str | None, found: Imported, settings: Settings) -> Scenario:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
 from simulator.console import (
@@ -16,6 +17,7 @@ from simulator.console import (
     print_notes,
     print_table,
     print_verdict,
+    print_written,
     progress_bars,
     require_writable,
     write_output,
@@ -47,7 +49,7 @@ def run(
     with progress_bars(quiet=as_json) as progress:
         result = simulate(loaded, progress, readable)
     if out is not None:
-        with err.status(f"writing {out}"):
+        with err.status(Text(f"writing {out}")):
             write_run(result, out)
     if timeline is not None:
         from simulator.reports.timeline import timeline as perfetto_timeline
@@ -64,6 +66,6 @@ def run(
     print_table(console, header, rows)
     print_notes(console, [result.plain.summary.note], result.warnings)
     if out is not None:
-        console.print(f"Report, figures and records: {out}")
+        print_written(console, "Report, figures and records", out)
     if timeline is not None:
-        console.print(f"Timeline, to open in ui.perfetto.dev: {timeline}")
+        print_written(console, "Timeline, to open in ui.perfetto.dev", timeline)

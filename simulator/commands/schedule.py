@@ -11,6 +11,7 @@ from simulator.console import (
     print_snippets,
     print_titled_tables,
     print_verdict,
+    print_written,
     progress_bars,
 )
 
@@ -48,4 +49,4 @@ def schedule(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False
     console.print()
     print_notes(console, schedule_notes(answer), answer.remarks)
     if out is not None:
-        console.print(f"Report, table and settings: {out}")
+        print_written(console, "Report, table and settings", out)

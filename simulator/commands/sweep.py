@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
-from simulator.console import console_of_stdout, err, print_json, print_notes, print_sentence, print_table, progress_bars
+from simulator.console import (
+    console_of_stdout,
+    err,
+    print_json,
+    print_notes,
+    print_sentence,
+    print_table,
+    print_written,
+    progress_bars,
+)
 from simulator.spec import Document, Problem, SpecError, check, shown
 
 if TYPE_CHECKING:
@@ -71,9 +80,9 @@ def sweep(
         _print(result, written)
     for failure in result.failures[:12]:
         settings = ", ".join(f"{key}={shown(value)}" for key, value in failure.first.settings.items())
-        err.print(f"  {failure.cells} × failed, first at {settings}: {failure.reason}", markup=False)
+        err.print(f"  {failure.cells} × failed, first at {settings}: {failure.reason}")
     for key in idle_keys(result):
-        err.print(f"  {key} changes no row: {grid.question} does not depend on it here", markup=False)
+        err.print(f"  {key} changes no row: {grid.question} does not depend on it here")
     if result.failures:
         raise typer.Exit(2 if all(outcome.failed for outcome in result.outcomes) else SOME_FAILED)
 
@@ -139,7 +148,7 @@ def _print(result: SweepResult, written: Sequence[Path]) -> None:
         console.print(f"{len(sound) - SHOWN_ROWS:,} more rows{more}")
     print_notes(console, [], _notes(result.grid))
     if written:
-        console.print(f"All {len(rows):,} rows of {len(columns)} columns: {', '.join(map(str, written))}")
+        print_written(console, f"All {len(rows):,} rows of {len(columns)} columns", *written)
 
 
 def _notes(grid: Grid) -> list[str]:

@@ -17,6 +17,7 @@ from simulator.console import (
     print_sentence,
     print_titled_tables,
     print_verdict,
+    print_written,
     progress_bars,
     table_json,
     write_output,
@@ -175,6 +176,6 @@ def _validate_locally(pairs: Sequence[str], given: dict[str, Any], out: Path | N
         print_titled_tables(console, views.local_tables(found))
         print_notes(console, [], views.local_notes(found))
         if out is not None:
-            console.print(f"Page, numbers and figure: {out}")
+            print_written(console, "Page, numbers and figure", out)
     if found.verdict == "fails":
         raise typer.Exit(1)
