@@ -49,6 +49,7 @@ AttentionBackendFlag = Annotated[str | None, typer.Option(help="Attention kernel
 DeterministicFlag = Annotated[str | None, typer.Option(help="true: kernels that give the same at any batch.")]
 GraphsFlag = Annotated[str | None, typer.Option(help="piecewise or none, where steps are not captured whole.")]
 OverlapFlag = Annotated[str | None, typer.Option(help="false: no step is prepared ahead.")]
+MaxModelLenFlag = Annotated[str | None, typer.Option(help="Longest sequence the server admits, for kernels that depend on it.")]
 PrecisionFlag = Annotated[str | None, typer.Option(help="Such as bf16, fp8, or 'fp8 weights, bf16 KV'.")]
 TensorParallelSizeFlag = Annotated[str | None, typer.Option(help="Devices that share each layer.")]
 DraftTensorParallelSizeFlag = Annotated[str | None, typer.Option(help="The same for the drafter.")]

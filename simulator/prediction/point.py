@@ -23,6 +23,7 @@ class OperatingPoint(Spec):
     batch: sequences that decode on the whole deployment, all data-parallel ranks together. draft_hardware: a device of the
     draft's own, of which there are draft_tensor_parallel_size; draft_link_latency_s, draft_overlap: as in
     `speculation.DraftDevice`. attention_backend, deterministic, graphs, overlap: as in `kernel_switches.KernelSwitches`.
+    max_model_len: tokens of the longest sequence admitted, where kernels depend on it; left out: the model's positions.
     """
 
     id: str = ""
@@ -35,6 +36,7 @@ class OperatingPoint(Spec):
     deterministic: bool | None = None
     graphs: Graphs | None = None
     overlap: bool | None = None
+    max_model_len: Count | None = None
     target_model: str
     method: str
     draft_model: str | None = None
