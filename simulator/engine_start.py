@@ -67,6 +67,8 @@ def started(engine: ServingEngine, switches: KernelSwitches, longest_context: in
         changes["latent_attention"] = backend.latent or engine.latent_attention
         if switches.deterministic and backend.deterministic == "fixed_split":
             changes["idle_block_s"] = backend.idle_block_s
+        if switches.deterministic and backend.one_stage is not None:
+            changes["walk_factor"] = backend.one_stage.walk_factor
         if switches.deterministic or backend.rules != engine.attention:
             changes["measured"] = engine.measured.without_kernels()
     if switches.deterministic and choices.deterministic is not None:

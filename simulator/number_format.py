@@ -55,6 +55,8 @@ _ALL = (
     ),
     NumberFormat("nvfp4", 4.5, 16, ("fp4",), ("fp4", "w4a4")),
     NumberFormat("mxfp4", 4.25, 16, ("fp4",), ()),
+    # GGUF files of mixtures in MXFP4: what is not an expert in 8 bit.
+    NumberFormat("mxfp4_moe", 4.25, 8.5, ("fp4",), ("mxfp4moe", "ggufmxfp4")),
     # MLX: groups of 64 with a 16-bit scale and bias, embeddings and head too.
     NumberFormat("mlx4", 4.5, 4.5, (), ("mlx4bit",)),
     NumberFormat("mlx6", 6.5, 6.5, (), ("mlx6bit",)),
@@ -71,7 +73,7 @@ _ALL = (
 )  # fmt: skip
 FORMATS: dict[str, NumberFormat] = {each.name: each for each in _ALL}
 WeightFormat = Literal[
-    "bf16", "fp16", "fp8", "fp32", "int8", "w8a16", "int4", "nvfp4", "mxfp4", "mlx4", "mlx6", "mlx8",
+    "bf16", "fp16", "fp8", "fp32", "int8", "w8a16", "int4", "nvfp4", "mxfp4", "mxfp4_moe", "mlx4", "mlx6", "mlx8",
     "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "q3_k_m", "iq4_xs",
 ]  # fmt: skip
 CacheFormat = Literal["bf16", "fp16", "fp8", "fp32", "int8", "q8_0"]

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from simulator import resources
 from simulator.hardware import AllReduceKind, Hardware, Kind, Quantity
 from simulator.kernel_switches import AttentionBackend, AttentionRegime, AttentionRule, Choices, KernelSwitches, regime_on
+from simulator.number_format import WeightFormat
 from simulator.row_law import Count, RowLaw
 from simulator.spec import Document, Spec, SpecError, check, load_yaml
 
@@ -107,7 +108,7 @@ class ServingEngine(Spec):
     are independent.
     latent_attention: regime of latent attention (MLA); absent: as the others, with split-KV kernels for serial walks.
     latent_layer_overhead_s: device time that its unfused kernels add a layer. layer_overhead_s: the same for every layer, by
-    vendor of the device.
+    vendor of the device; expert_layer_overhead_s: for every layer with experts.
     cache_group_overhead_s: host time to prepare one group of layers with a block table of its own (`cost.cache_groups`) for a
     step under speculation; the device waits for what its own work does not cover.
     mixed_recurrent_launches: how often recurrent layers are launched kernel by kernel in a step that holds prompts and rounds at
@@ -119,6 +120,7 @@ class ServingEngine(Spec):
     kv_transfer: where prompts are computed on instances of their own, how their caches move (`serving.kv_transfer`); None: it
     does not serve so. prefill_makes_first_token: those instances do, and it moves with the cache; else the last token of the
     prompt is computed again where the answer is.
+    file_formats: types of checkpoints that its own files keep in another.
     choices: which kernels a server can be started with; `engine_start.started` makes them, and fills in `started_with`,
     `longest_context`, and the costs of what was chosen under names of their own, from `walk_factor` to `piece_gap_s`.
     pipeline_in_flight: keeps a batch in every pipeline stage; without, one batch passes them all. pipeline_methods: ways of
@@ -154,6 +156,7 @@ class ServingEngine(Spec):
     graphs: GraphLadder | None = None
     verification_graphs: GraphLadder | None = None
     attention: tuple[AttentionRule, ...]
+    file_formats: dict[WeightFormat, WeightFormat] = Field(default_factory=dict)
     small_rows: tuple[RowLaw, ...] = ()
     expert_tiles: tuple[ExpertTiles, ...] = ()
     all_reduce: AllReduceKind
@@ -163,6 +166,7 @@ class ServingEngine(Spec):
     latent_attention: AttentionRegime | None = None
     latent_layer_overhead_s: Quantity | None = None
     layer_overhead_s: dict[str, Quantity] = Field(default_factory=dict)
+    expert_layer_overhead_s: dict[str, Quantity] = Field(default_factory=dict)
     cache_group_overhead_s: Quantity | None = None
     mixed_recurrent_launches: Quantity | None = None
     drafting_prompts_alone: bool = False
@@ -206,7 +210,7 @@ class ServingEngine(Spec):
         if forced is not None and forced.backend not in self.choices.attention_backends:
             wrong.append(f"choices.mixed_heads.backend must be one of choices.attention_backends, not {forced.backend}")
         for rules in (self.attention, *(backend.rules for backend in self.choices.attention_backends.values())):
-            if "0" not in [rule.from_compute_capability for rule in rules]:
+            if "0" not in [rule.from_compute_capability for rule in rules if not rule.vendors]:
                 wrong.append('attention must hold a rule from_compute_capability "0", and others from versions such as "9.0"')
         if wrong:
             raise ValueError("; ".join(wrong))
@@ -221,6 +225,10 @@ class ServingEngine(Spec):
         """The attention kernels that a server was started with, where it says."""
         chosen = self.started_with.attention_backend
         return None if chosen is None else self.choices.attention_backends[chosen]
+
+    def stored(self, weights: str) -> str:
+        """How its files hold a checkpoint whose weights are of this type."""
+        return next((own for kept, own in self.file_formats.items() if kept == weights), weights)
 
     def row_law(self, weights: str, hardware: Hardware) -> RowLaw | None:
         """The first small-row law that names this format and device, None where rows ride along with the weights."""

@@ -11,6 +11,7 @@ import yaml
 
 from simulator.__main__ import main
 from simulator.cost.deployment import Deployment
+from simulator.cost.forward_pass import uniform_pass
 from simulator.engine_start import started
 from simulator.interchange.engine_flags import parse_command, read_command
 from simulator.kernel_switches import KernelSwitches
@@ -160,6 +161,30 @@ def test_a_grid_as_wide_as_the_longest_context_is_paid_by_every_sequence() -> No
     assert added[8] == pytest.approx(36 * 8 * 8 * 159 * of[256].engine.choices.attention_backends["triton"].idle_block_s.value)  # type: ignore[union-attr]
 
 
+def test_the_longest_sequence_is_stated_where_kernels_depend_on_it() -> None:
+    same = {"attention_backend": "triton", "deterministic": True}
+    usual, longer = (predict(**(POINT | same | more)) for more in ({}, {"max_model_len": 200_000}))
+    assert longer.plain_step_s > 1.02 * usual.plain_step_s
+    assert longer.round_s == pytest.approx(usual.round_s, rel=0.01)  # only single rows have such a grid: those of drafts
+    with pytest.raises(SpecError, match="max-model-len: must be left out"):
+        predict(**(POINT | {"attention_backend": "triton", "max_model_len": 200_000}))
+
+
+def test_a_block_of_128_rows_takes_as_long_for_two_of_them() -> None:
+    """By the one-stage kernel; of the usual one, whose blocks have 64, rows beyond them start another."""
+    usual = with_switches(deployment(), 40960, attention_backend="triton")
+    same = with_switches(deployment(), 40960, attention_backend="triton", deterministic=True)
+
+    def attention_s(of: Deployment, rows: int) -> float:
+        asked = uniform_pass(4, rows, 8000, None)
+        return of.target_cost().attention.term(asked).seconds
+
+    assert attention_s(same, 2) == pytest.approx(attention_s(same, 128))
+    assert attention_s(same, 129) > 1.3 * attention_s(same, 128)
+    assert attention_s(usual, 65) > 1.3 * attention_s(usual, 64)
+    assert all(attention_s(same, rows) > attention_s(usual, rows) for rows in (2, 64, 128, 200))
+
+
 def test_what_other_kernels_run_was_never_measured() -> None:
     assert predict(**(POINT | {"attention_backend": "fa3"})).unmeasured == predict(**POINT).unmeasured
     assert "kernels" in " ".join(predict(**(POINT | {"attention_backend": "triton"})).unmeasured)
@@ -227,6 +252,20 @@ def test_deterministic_kernels_take_about_what_sglang_says(backend: str, measure
     assert usual == pytest.approx(measured[0], rel=0.25)
     assert same == pytest.approx(measured[1], rel=0.3)
     assert 0.25 < (same - usual) / (measured[1] - measured[0]) < 1.2
+
+
+def test_deterministic_rounds_of_a_block_drafter_grow_with_sequences_and_contexts_as_measured() -> None:
+    """Olmo-3 32B on an H200 under SGLang's Triton kernels, 200,000 tokens admitted. The walk is from the first and the last time of a
+    round; of plain steps and of what 7.6 sequences take nothing is (public index files 54925138298, 54951609387, 56034655336)."""
+    of = deployment(
+        hardware="h200_sxm", target_model="allenai/Olmo-3-1125-32B", method="block", num_speculative_tokens=7,
+        attention_backend="triton", deterministic=True, max_model_len=200_000,
+    ).pricer()  # fmt: skip
+    rounds = {(13, 768): 57, (8, 768): 46, (16, 3586): 157}
+    for (sequences, context), measured_ms in rounds.items():
+        assert 1e3 * of.round(7, sequences, context).round_s == pytest.approx(measured_ms, rel=0.15)
+    for sequences, measured_ms in {1: 20.5, 12: 25.4, 16: 28.4, 48: 50.2}.items():
+        assert 1e3 * of.plain(sequences, 768).seconds == pytest.approx(measured_ms, rel=0.22)
 
 
 def test_overlap_is_worth_what_the_threads_that_added_it_measured() -> None:

@@ -52,6 +52,10 @@ YearFlag = Annotated[str | None, typer.Option(help="Of the engine's release, whe
 OverlapFlag = Annotated[
     str | None, typer.Option(help="false: no step is prepared ahead; true: also where the engine must be asked to.")
 ]
+PeerToPeerFlag = Annotated[
+    str | None, typer.Option(help="true: cards over PCIe reach each other's memory; false: through the host's.")
+]
+MaxModelLenFlag = Annotated[str | None, typer.Option(help="Longest sequence the server admits, for kernels that depend on it.")]
 PrecisionFlag = Annotated[str | None, typer.Option(help="Such as bf16, fp8, or 'fp8 weights, bf16 KV'.")]
 TensorParallelSizeFlag = Annotated[str | None, typer.Option(help="Devices that share each layer.")]
 DraftTensorParallelSizeFlag = Annotated[str | None, typer.Option(help="The same for the drafter.")]

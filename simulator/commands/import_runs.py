@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simulator.commands.flags import AsJson
-from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table
+from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table, print_written
 from simulator.spec import Problem, SpecError
 
 
@@ -61,5 +61,5 @@ def import_runs(
         print_sentence(console, step_costs_sentence(table), "bold")
         print_table(console, *step_costs_table(table))
     for path in written:
-        console.print(f"written: {path}")
+        print_written(console, "written", path)
     print_notes(console, [f"not written: {each}" for each in left_out], [])

@@ -202,8 +202,11 @@ class ForwardCost:
             terms.append(self.experts.term(asked, new_tokens))
         if self.recurrent_layers:
             terms.append(state_term(self.groups, self.hardware, asked))
-        each, latent = self.engine.layer_overhead_s.get(self.hardware.profile.vendor), self.engine.latent_layer_overhead_s
+        vendor, latent = self.hardware.profile.vendor, self.engine.latent_layer_overhead_s
+        each, with_experts = engine.layer_overhead_s.get(vendor), engine.expert_layer_overhead_s.get(vendor)
         unfused_s = self.mixers * each.value if each is not None else 0.0
+        if with_experts is not None:
+            unfused_s += self.moe_layers * with_experts.value
         if latent is not None:
             unfused_s += sum(group.count for group in self.groups if group.attention == "mla") * latent.value
         if unfused_s > 0:

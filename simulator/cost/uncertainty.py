@@ -247,6 +247,7 @@ def _relevant(deployment: Deployment) -> Callable[[str], bool]:
     chosen = {
         "draft_step_overhead_s": overhead_name(deployment.engine, deployment.method),
         "layer_overhead_s": deployment.hardware.profile.vendor,
+        "expert_layer_overhead_s": deployment.hardware.profile.vendor if deployment.target.is_moe else None,
     }
 
     def relevant(name: str) -> bool:

@@ -15,7 +15,7 @@ from simulator.engine_start import as_it_starts, mixed_heads_note, start_faults,
 from simulator.hardware import Hardware, bridge_note, find_hardware
 from simulator.kernel_switches import KernelSwitches
 from simulator.number_format import FORMATS, CacheFormat, read_precision
-from simulator.prediction.devices import check_parallel, on_devices, remote_draft_of
+from simulator.prediction.devices import as_joined, check_parallel, on_devices, remote_draft_of
 from simulator.prediction.drafter import drafter_weights_of, find_drafter
 from simulator.prediction.point import ACCEPTANCE_FIELDS, FLAGS, SWITCHES, OperatingPoint, is_table
 from simulator.prediction.question import DEFAULT_CONTEXT, Question
@@ -39,7 +39,6 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     """Every name and every blank settled. Raises `UnsupportedError`, or `SpecError` for input that is wrong."""
     warnings: list[str] = []
     gamma, tree = _shape(point, document)
-    _check_uses(point, document)
     hardware, engine, target = found_or_unsupported(
         lambda: find_hardware(point.hardware, document.where(("hardware",)), ""),
         lambda: find_engine(point.engine, document.where(("engine",)), "", point.year),
@@ -49,11 +48,14 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
         raise SpecError([document.problem((FLAGS["target_model"],), "must be a whole model, not a draft head", target.name)])
     if point.year is not None and not is_table(document) and not find_engine(point.engine).until:
         raise SpecError([document.problem(("year",), f"must be left out: {point.engine} is one version", point.year)])
+    hardware = as_joined(hardware, point, document)
     switches = _switches(point, engine, document)
     warnings += mixed_heads_note(engine, switches, target)
     if (switches := as_it_starts(engine, switches, target)) != KernelSwitches():
-        engine = started(engine, switches, target.max_position_embeddings)
+        engine = started(engine, switches, point.max_model_len or target.max_position_embeddings)
+    _check_uses(point, engine, document)
     weights, kv_cache = _precision(point, hardware, warnings)
+    weights = engine.stored(weights)
     warnings += arithmetic_warning(hardware, weights)
     warnings += mixed_warning(point.target_model, target, weights)
     warnings += tower_note(point.target_model)
@@ -61,7 +63,7 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
     remote = remote_draft_of(point, document)
     own = hardware if remote is None else remote.hardware
-    drafter_weights = drafter_weights_of(point, drafter, weights, own, document, warnings)
+    drafter_weights = engine.stored(drafter_weights_of(point, drafter, weights, own, document, warnings))
     deployment = Deployment(
         hardware,
         engine,
@@ -157,11 +159,12 @@ def _precision(point: OperatingPoint, hardware: Hardware, warnings: list[str]) -
     return weights, kv_cache or kept
 
 
-def _check_uses(point: OperatingPoint, document: Document) -> None:
+def _check_uses(point: OperatingPoint, engine: ServingEngine, document: Document) -> None:
     """Every field given must change the answer, save the columns of a table. Raises `SpecError`."""
     idle = [
         ("draft_layers", "goes with method layer_skip only", point.method != "layer_skip"),
         ("draft_kv_tokens", "goes with method sparse_kv only", point.method != "sparse_kv"),
+        ("max_model_len", "must be left out: kernels here do not depend on it", engine.idle_block_s is None),
     ]
     if not is_table(document):
         drafterless = point.method in MODELLESS_METHODS

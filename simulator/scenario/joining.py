@@ -41,11 +41,11 @@ def deployment_of(
     kv_tokens = None
     if speculation is not None and speculation.method == "sparse_kv":
         kv_tokens = speculation.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS
-    weights = _target_weights(reading, spec)
+    weights = engine.stored(_target_weights(reading, spec))
     model = reading.document.beside(spec.model)
     reading.warnings.extend((*mixed_warning(model, target, weights), *tower_note(model)))
     own = hardware if remote is None else remote.hardware
-    drafter_weights = _drafter_weights(reading, speculation, weights, own, drafter)
+    drafter_weights = engine.stored(_drafter_weights(reading, speculation, weights, own, drafter))
     return Deployment(
         hardware, engine, target, weights, spec.kv_cache, parallel.tensor_parallel_size,
         speculation.method if speculation else "none", drafter, drafter_weights, draft_size if drafter is not None else 1,
