@@ -100,9 +100,9 @@ class ServingEngine(Spec):
     prepares a step only once it knows the tokens of the last, and `unoverlapped_s` what the host then takes in the open beside
     the constants above: in every step, in every round, for each request of a step, and in every step of a target with recurrent
     layers (`recurrent`). unoverlapped_layers: kinds of recurrent layers under which no step is prepared ahead, plain ones among
-    them, unless the server is told to. until: by year, the profile of what an engine named without a version was then. admission: what of a request
-    must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`. measured: what the runs had that its
-    constants rest on.
+    them, unless the server is told to. until: by year, the profile of what an engine named without a version was then.
+    admission: what of a request must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`.
+    measured: what the runs had that its constants rest on.
     verification_graphs: those of passes with several rows a sequence, where they are not `graphs`.
     correlations: of the logarithms of constants that were fitted together, coefficients of layer kinds among them; pairs left out
     are independent.

@@ -337,6 +337,8 @@ def test_unknown_attention_kernels_are_said() -> None:
         ("sglang", {"graphs": "none"}),
         ("vllm", {"attention_backend": "flashinfer", "graphs": "piecewise"}),
         ("vllm", {"graphs": "none", "overlap": False}),
+        ("sglang", {"overlap": True}),
+        ("vllm", {"overlap": True}),
     ],
 )
 def test_what_is_exported_is_read_again(

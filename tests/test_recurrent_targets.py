@@ -31,7 +31,9 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
 @cache
-def deployment(target: str, engine: str, device: str = "h200_sxm", devices: int = 1, weights: str = "bf16", **switches: Any) -> Deployment:
+def deployment(
+    target: str, engine: str, device: str = "h200_sxm", devices: int = 1, weights: str = "bf16", **switches: Any
+) -> Deployment:
     kernels = started(find_engine(engine), KernelSwitches(**switches))
     return Deployment(find_hardware(device), kernels, find_model(target), weights, tensor_parallel_size=devices)
 

@@ -27,6 +27,8 @@ def state_term(groups: Sequence[LayerGroup], hardware: Hardware, asked: ForwardP
         moves = asked.sequences + asked.rows + 2 * len(asked.prefill)
         moved = group.state_elements * STATE_NUMBER_BYTES * moves
         compute_s = 4.0 * group.state_elements * prompt_tokens / hardware.attention_flops_per_s()
-        floor_s = coefficients.state_overhead_s.value + coefficients.state_row_s.value * extra_rows * math.sqrt(max(asked.sequences, 1))
+        floor_s = coefficients.state_overhead_s.value + coefficients.state_row_s.value * extra_rows * math.sqrt(
+            max(asked.sequences, 1)
+        )
         seconds += group.count * max(floor_s, moved / hardware.bandwidth_bytes_per_s + compute_s)
     return CostTerm("states", seconds, "latency")

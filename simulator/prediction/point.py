@@ -24,8 +24,8 @@ class OperatingPoint(Spec):
     draft's own, of which there are draft_tensor_parallel_size; draft_link_latency_s, draft_overlap: as in
     `speculation.DraftDevice`. year: of the engine's release, where no version is named (`ServingEngine.until`). peer_to_peer:
     whether cards joined by PCIe reach each other's memory, where that is not as their drivers have it. attention_backend,
-    deterministic, graphs, overlap: as in `kernel_switches.KernelSwitches`. max_model_len: tokens of the longest sequence admitted,
-    where kernels depend on it; left out: the model's positions.
+    deterministic, graphs, overlap: as in `kernel_switches.KernelSwitches`. max_model_len: tokens of the longest sequence
+    admitted, where kernels depend on it; left out: the model's positions.
     """
 
     id: str = ""
