@@ -49,6 +49,9 @@ AttentionBackendFlag = Annotated[str | None, typer.Option(help="Attention kernel
 DeterministicFlag = Annotated[str | None, typer.Option(help="true: kernels that give the same at any batch.")]
 GraphsFlag = Annotated[str | None, typer.Option(help="piecewise or none, where steps are not captured whole.")]
 OverlapFlag = Annotated[str | None, typer.Option(help="false: no step is prepared ahead.")]
+PeerToPeerFlag = Annotated[
+    str | None, typer.Option(help="true: cards over PCIe reach each other's memory; false: through the host's.")
+]
 MaxModelLenFlag = Annotated[str | None, typer.Option(help="Longest sequence the server admits, for kernels that depend on it.")]
 PrecisionFlag = Annotated[str | None, typer.Option(help="Such as bf16, fp8, or 'fp8 weights, bf16 KV'.")]
 TensorParallelSizeFlag = Annotated[str | None, typer.Option(help="Devices that share each layer.")]

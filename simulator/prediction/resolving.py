@@ -15,7 +15,7 @@ from simulator.engine_start import as_it_starts, mixed_heads_note, start_faults,
 from simulator.hardware import Hardware, bridge_note, find_hardware
 from simulator.kernel_switches import KernelSwitches
 from simulator.number_format import FORMATS, CacheFormat, read_precision
-from simulator.prediction.devices import check_parallel, on_devices, remote_draft_of
+from simulator.prediction.devices import as_joined, check_parallel, on_devices, remote_draft_of
 from simulator.prediction.drafter import drafter_weights_of, find_drafter
 from simulator.prediction.point import ACCEPTANCE_FIELDS, FLAGS, SWITCHES, OperatingPoint, is_table
 from simulator.prediction.question import DEFAULT_CONTEXT, Question
@@ -46,6 +46,7 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     )
     if target.kind == "draft_head":
         raise SpecError([document.problem((FLAGS["target_model"],), "must be a whole model, not a draft head", target.name)])
+    hardware = as_joined(hardware, point, document)
     switches = _switches(point, engine, document)
     warnings += mixed_heads_note(engine, switches, target)
     if (switches := as_it_starts(engine, switches, target)) != KernelSwitches():
