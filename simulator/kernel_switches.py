@@ -25,12 +25,13 @@ class KernelSwitches(Spec):
     """attention_backend: the kernels that serve passes of several rows a sequence, by the name that the engine gives them.
     deterministic: kernels whose results do not depend on the batch (SGLang's deterministic inference, vLLM's batch invariance).
     graphs: only pieces between attention layers are captured, or nothing is; left out: whole steps, as the engine does.
-    overlap: false where no step is prepared ahead."""
+    overlap: false where no step is prepared ahead; true where a server was told to do so under targets for which the engine does
+    not by itself (`ServingEngine.unoverlapped_layers`)."""
 
     attention_backend: str | None = None
     deterministic: bool = False
     graphs: Graphs | None = None
-    overlap: bool = True
+    overlap: bool | None = None
 
     @model_validator(mode="after")
     def _says_which_attention(self) -> KernelSwitches:

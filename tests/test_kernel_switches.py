@@ -255,8 +255,8 @@ def test_deterministic_kernels_take_about_what_sglang_says(backend: str, measure
 
 
 def test_deterministic_rounds_of_a_block_drafter_grow_with_sequences_and_contexts_as_measured() -> None:
-    """Olmo-3 32B on an H200 under SGLang's Triton kernels, 200,000 tokens admitted. The walk is from the first and the last time of a
-    round; of plain steps and of what 7.6 sequences take nothing is (public index files 54925138298, 54951609387, 56034655336)."""
+    """Olmo-3 32B on an H200 under SGLang's Triton kernels, 200,000 tokens admitted. The walk is in part from the last time of a round;
+    of plain steps and of rounds at few tokens nothing is (public index files 54925138298, 54951609387, 56034655336)."""
     of = deployment(
         hardware="h200_sxm", target_model="allenai/Olmo-3-1125-32B", method="block", num_speculative_tokens=7,
         attention_backend="triton", deterministic=True, max_model_len=200_000,
@@ -337,6 +337,8 @@ def test_unknown_attention_kernels_are_said() -> None:
         ("sglang", {"graphs": "none"}),
         ("vllm", {"attention_backend": "flashinfer", "graphs": "piecewise"}),
         ("vllm", {"graphs": "none", "overlap": False}),
+        ("sglang", {"overlap": True}),
+        ("vllm", {"overlap": True}),
     ],
 )
 def test_what_is_exported_is_read_again(

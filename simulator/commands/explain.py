@@ -42,6 +42,7 @@ from simulator.commands.flags import (
     TargetFlag,
     TensorParallelSizeFlag,
     TreeShapeFlag,
+    YearFlag,
     at_point,
 )
 from simulator.console import (
@@ -81,6 +82,7 @@ def explain(
     draft_kv_tokens: DraftKvTokensFlag = None,
     tree_shape: TreeShapeFlag = None,
     engine: EngineFlag = None,
+    year: YearFlag = None,
     attention_backend: AttentionBackendFlag = None,
     deterministic: DeterministicFlag = None,
     graphs: GraphsFlag = None,

@@ -44,6 +44,7 @@ from simulator.commands.flags import (
     TargetFlag,
     TensorParallelSizeFlag,
     TreeShapeFlag,
+    YearFlag,
     at_point,
     path_of,
 )
@@ -79,6 +80,7 @@ def predict(
     draft_kv_tokens: DraftKvTokensFlag = None,
     tree_shape: TreeShapeFlag = None,
     engine: EngineFlag = None,
+    year: YearFlag = None,
     attention_backend: AttentionBackendFlag = None,
     deterministic: DeterministicFlag = None,
     graphs: GraphsFlag = None,

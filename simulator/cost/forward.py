@@ -201,8 +201,7 @@ class ForwardCost:
         if self.moe_layers:
             terms.append(self.experts.term(asked, new_tokens))
         if self.recurrent_layers:
-            factor = self.engine.state_overhead_factor
-            terms.append(state_term(self.groups, self.hardware, asked, factor.value if factor is not None else 1.0))
+            terms.append(state_term(self.groups, self.hardware, asked))
         vendor, latent = self.hardware.profile.vendor, self.engine.latent_layer_overhead_s
         each, with_experts = engine.layer_overhead_s.get(vendor), engine.expert_layer_overhead_s.get(vendor)
         unfused_s = self.mixers * each.value if each is not None else 0.0

@@ -41,11 +41,13 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     gamma, tree = _shape(point, document)
     hardware, engine, target = found_or_unsupported(
         lambda: find_hardware(point.hardware, document.where(("hardware",)), ""),
-        lambda: find_engine(point.engine, document.where(("engine",)), ""),
+        lambda: find_engine(point.engine, document.where(("engine",)), "", point.year),
         lambda: find_model(point.target_model, document.where((FLAGS["target_model"],)), "", "target model"),
     )
     if target.kind == "draft_head":
         raise SpecError([document.problem((FLAGS["target_model"],), "must be a whole model, not a draft head", target.name)])
+    if point.year is not None and not is_table(document) and not find_engine(point.engine).until:
+        raise SpecError([document.problem(("year",), f"must be left out: {point.engine} is one version", point.year)])
     hardware = as_joined(hardware, point, document)
     switches = _switches(point, engine, document)
     warnings += mixed_heads_note(engine, switches, target)
