@@ -24,6 +24,7 @@ class OperatingPoint(Spec):
     draft's own, of which there are draft_tensor_parallel_size; draft_link_latency_s, draft_overlap: as in
     `speculation.DraftDevice`. attention_backend, deterministic, graphs, overlap: as in `kernel_switches.KernelSwitches`.
     max_model_len: tokens of the longest sequence admitted, where kernels depend on it; left out: the model's positions.
+    prompts_together: a batch's requests are sent at once, so that their prompts share passes; else each comes as another ends.
     """
 
     id: str = ""
@@ -59,6 +60,7 @@ class OperatingPoint(Spec):
     context_len: Annotated[float, Field(ge=1, le=MAX_TOKENS)] | None = None
     prompt_len: Count | None = None
     output_len: Count | None = None
+    prompts_together: bool | None = None
     mean_acceptance_length: Annotated[float, Field(ge=1)] | None = None
     acceptance_rate: Annotated[float, Field(ge=0, le=1)] | None = None
     acceptance_rates_per_position: Rates | None = None
