@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,6 +93,19 @@ def print_snippets(console: Console, snippets: Iterable[Snippet]) -> None:
 def print_notes(console: Console, notes: Iterable[str], warnings: Iterable[str]) -> None:
     for text in (*notes, *(f"Note: {warning}" for warning in warnings)):
         print_sentence(console, text, "dim")
+
+
+@contextmanager
+def written_too(out: Path | None, write: Callable[[Path], object]) -> Iterator[None]:
+    """Tells an answer inside, then writes it to `out`, if given: where one of the two cannot be done, the other still is."""
+    try:
+        yield
+    except (OSError, SpecError):  # the reader is gone, or there is no room for what is told or written before
+        if out is not None:
+            write(out)
+        raise
+    if out is not None:
+        write(out)
 
 
 def print_written(console: Console, what: str, *paths: Path) -> None:

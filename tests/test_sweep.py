@@ -23,6 +23,7 @@ from simulator.__main__ import main
 from simulator.prediction import predict
 from simulator.questions.break_even import break_even
 from simulator.questions.steady_load import steady_batch
+from simulator.reports.summary import csv_text
 from simulator.scenario import scenario_of
 from simulator.simulation import plain_load
 from simulator.spec import Document, SpecError, parse_yaml
@@ -55,7 +56,8 @@ def grid(question: str = "predict", *axes: str, text: str = SCENARIO) -> cells.G
 
 
 def table(result: sweeping.SweepResult) -> str:
-    return sweeping.table_csv(*sweeping.table_of(result))
+    columns, rows = sweeping.table_of(result)
+    return csv_text(rows, columns)
 
 
 # ------------------------------------------------------------------------------------------------------------------- axes

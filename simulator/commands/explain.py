@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import Field
+from rich.console import Console
 
 from simulator.commands.flags import (
     AcceptanceRateFlag,
@@ -35,11 +36,13 @@ from simulator.commands.flags import (
     NumSpeculativeTokensFlag,
     OutDir,
     OverlapFlag,
+    PeerToPeerFlag,
     PipelineParallelSizeFlag,
     PrecisionFlag,
     TargetFlag,
     TensorParallelSizeFlag,
     TreeShapeFlag,
+    YearFlag,
     at_point,
 )
 from simulator.console import (
@@ -52,11 +55,13 @@ from simulator.console import (
     print_verdict,
     print_written,
     progress_bars,
+    written_too,
 )
 from simulator.spec import Document, Problem, Spec, SpecError, check, plain_scalar
 
 if TYPE_CHECKING:
     from simulator.draft_tree import Tree
+    from simulator.questions.explanation import Explanation
     from simulator.scenario import Scenario
 
 
@@ -77,10 +82,12 @@ def explain(
     draft_kv_tokens: DraftKvTokensFlag = None,
     tree_shape: TreeShapeFlag = None,
     engine: EngineFlag = None,
+    year: YearFlag = None,
     attention_backend: AttentionBackendFlag = None,
     deterministic: DeterministicFlag = None,
     graphs: GraphsFlag = None,
     overlap: OverlapFlag = None,
+    peer_to_peer: PeerToPeerFlag = None,
     max_model_len: MaxModelLenFlag = None,
     precision: PrecisionFlag = None,
     tensor_parallel_size: TensorParallelSizeFlag = None,
@@ -101,15 +108,8 @@ def explain(
 ) -> None:
     """Why: one round beside one plain step, term by term; R against τ; what is unsure; what would flip the sign."""
     from simulator.questions import explanation
-    from simulator.reports.explanation import (
-        doubt_sentences,
-        doubt_table,
-        explanation_sentences,
-        explanation_summary,
-        explanation_table,
-    )
-    from simulator.reports.files import write_explanation
-    from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_table
+    from simulator.reports.explanation import explanation_summary
+    from simulator.reports.files import prepare_directory, write_explanation
     from simulator.scenario import load_scenario
 
     given = {
@@ -127,16 +127,28 @@ def explain(
         tree = _tree_of(loaded, given.pop("tree_shape", None), gamma)
         asked = check(_Point, Document("", {name: plain_scalar(text) for name, text in given.items()}))
         _check_point(loaded, gamma, asked.context_len)
+        if out is not None:
+            prepare_directory(out)
         with progress_bars(quiet=as_json or len(loaded.variants) == 1) as progress:
             answer = explanation.explain(loaded, gamma, asked.batch, asked.context_len, tree, progress)
     else:
+        if gamma is not None:
+            raise SpecError([Problem("--gamma", "", "goes with a scenario; otherwise say --num-speculative-tokens", str(gamma))])
         answer = at_point(given, explanation.explain_point)
-    if out is not None:
-        write_explanation(answer, "" if scenario is None else loaded.name, out)
-    if as_json:
-        print_json(explanation_summary(answer))
-        return
-    console = console_of_stdout()
+    console, name = console_of_stdout(), "" if scenario is None else loaded.name
+    with written_too(out, lambda folder: write_explanation(answer, name, folder)):
+        if as_json:
+            print_json(explanation_summary(answer))
+        else:
+            _print_explanation(console, answer)
+    if out is not None and not as_json:
+        print_written(console, "Report and figures", out)
+
+
+def _print_explanation(console: Console, answer: Explanation) -> None:
+    from simulator.reports.explanation import doubt_sentences, doubt_table, explanation_sentences, explanation_table
+    from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_table
+
     print_verdict(console, explanation_sentences(answer), VERDICT_STYLE.get(answer.verdict, "bold"))
     print_table(console, *explanation_table(answer))
     print_table(console, *sensitivity_table(answer.sensitivity))
@@ -147,8 +159,6 @@ def explain(
     for sentence in doubt_sentences(answer):
         print_sentence(console, sentence)
     print_notes(console, [], answer.warnings)
-    if out is not None:
-        print_written(console, "Report and figures", out)
 
 
 def _check_point(scenario: Scenario, gamma: int | None, context: float | None) -> None:

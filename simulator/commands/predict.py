@@ -38,11 +38,13 @@ from simulator.commands.flags import (
     NodesFlag,
     NumSpeculativeTokensFlag,
     OverlapFlag,
+    PeerToPeerFlag,
     PipelineParallelSizeFlag,
     PrecisionFlag,
     TargetFlag,
     TensorParallelSizeFlag,
     TreeShapeFlag,
+    YearFlag,
     at_point,
     path_of,
 )
@@ -54,7 +56,9 @@ from simulator.console import (
     print_notes,
     print_sentence,
     print_table,
+    require_writable,
     write_output,
+    written_too,
 )
 from simulator.spec import Problem, SpecError
 
@@ -76,10 +80,12 @@ def predict(
     draft_kv_tokens: DraftKvTokensFlag = None,
     tree_shape: TreeShapeFlag = None,
     engine: EngineFlag = None,
+    year: YearFlag = None,
     attention_backend: AttentionBackendFlag = None,
     deterministic: DeterministicFlag = None,
     graphs: GraphsFlag = None,
     overlap: OverlapFlag = None,
+    peer_to_peer: PeerToPeerFlag = None,
     max_model_len: MaxModelLenFlag = None,
     precision: PrecisionFlag = None,
     tensor_parallel_size: TensorParallelSizeFlag = None,
@@ -138,17 +144,18 @@ def _predict_table(table: Path, given: dict[str, Any], out: Path | None, as_json
         raise SpecError(
             [Problem("--" + next(iter(given)).replace("_", "-"), "", "must be left out with --table, whose columns hold it")]
         )
+    if out is not None:
+        require_writable(out, "--out")
     answers = prediction.predict_table(table)
     text = io.StringIO()
     writer = csv.DictWriter(text, prediction.COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(prediction.as_row(answer) for answer in answers)
-    if out is not None:
-        write_output(out, text.getvalue())
-    if as_json:
-        print_json({"schema_version": 1, "predictions": [_prediction_json(answer) for answer in answers]})
-    elif out is None:
-        sys.stdout.write(text.getvalue())
+    with written_too(out, lambda path: write_output(path, text.getvalue())):
+        if as_json:
+            print_json({"schema_version": 1, "predictions": [_prediction_json(answer) for answer in answers]})
+        elif out is None:
+            sys.stdout.write(text.getvalue())
     priced = sum(answer.status == "ok" for answer in answers)
     err.print(f"{priced} of {len(answers)} rows priced" + (f", written to {out}" if out else ""))
     for reason, count in _counted(answer.reason for answer in answers if answer.status != "ok"):
