@@ -100,6 +100,7 @@ def predict(
     context_len: Annotated[str | None, typer.Option(help="Mean tokens in the KV cache per sequence.")] = None,
     prompt_len: Annotated[str | None, typer.Option(help="Prompt tokens: with output-len the prefill share counts.")] = None,
     output_len: Annotated[str | None, typer.Option(help="Output tokens.")] = None,
+    prompts_together: Annotated[str | None, typer.Option(help="true: requests are sent a batch at a time.")] = None,
     dataset: Annotated[str | None, typer.Option(help="A benchmark whose usual lengths are taken.")] = None,
     mean_acceptance_length: MeanAcceptanceLengthFlag = None,
     acceptance_rate: AcceptanceRateFlag = None,
