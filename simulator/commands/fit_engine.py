@@ -19,6 +19,7 @@ from simulator.console import (
     print_written,
     written_too,
 )
+from simulator.number_format import known_format
 from simulator.spec import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def fit_engine(
     from simulator.questions import server_fit
     from simulator.reports.server_fit import check_profile_path, fit_summary, write_engine_profile
 
-    settings = Settings(hardware, engine, target, drafter, method, precision, tensor_parallel_size)
+    weights = None if precision is None else known_format(precision, "--precision")
+    settings = Settings(hardware, engine, target, drafter, method, weights, tensor_parallel_size)
     given = [name for name, value in asdict(settings).items() if value is not None]
     if scenario is not None and given:
         flag = "--" + given[0].replace("_", "-")

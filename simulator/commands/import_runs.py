@@ -9,6 +9,7 @@ import typer
 
 from simulator.commands.flags import AsJson
 from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table, print_written
+from simulator.number_format import known_format
 from simulator.spec import Problem, SpecError
 
 
@@ -41,8 +42,9 @@ def import_runs(
     if rate_per_s is not None and workload is None:
         raise SpecError([Problem("--rate-per-s", "", "goes with --workload: it would change nothing", f"{rate_per_s:g}")])
     found = read_files(files, format, num_speculative_tokens, draft_tokens)
+    weights = None if precision is None else known_format(precision, "--precision")
     settings = Settings(
-        hardware, engine, target, drafter, method, precision, tensor_parallel_size, sampler, prompts, workload, rate_per_s
+        hardware, engine, target, drafter, method, weights, tensor_parallel_size, sampler, prompts, workload, rate_per_s
     )
     written, left_out = write_import(found, settings, out) if out is not None else ((), [])
     if as_json:

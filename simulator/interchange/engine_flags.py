@@ -11,19 +11,15 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from simulator.draft_policy import table_problems
 from simulator.interchange.engine_settings import SGLANG_SPECULATIVE_SEQUENCES
 from simulator.interchange.observed import lines
+from simulator.number_format import CacheFormat, WeightFormat, find_format
 from simulator.spec import Problem, SpecError, load_yaml, plain_scalar, shown, unique_keys
 
 T = TypeVar("T")
-_FORMATS = {
-    "fp8": "fp8", "awq": "int4", "awq_marlin": "int4", "gptq": "int4", "gptq_marlin": "int4", "nvfp4": "nvfp4",
-    "modelopt_fp4": "nvfp4", "mxfp4": "mxfp4", "w8a8_int8": "int8", "w8a8_fp8": "fp8", "bfloat16": "bf16", "float16": "fp16",
-    "half": "fp16", "float32": "fp32", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
-}  # fmt: skip
 _VLLM_METHODS = {
     "draft_model": "draft_model", "eagle": "eagle", "eagle3": "eagle3", "medusa": "medusa", "mlp_speculator": "medusa",
     "mtp": "mtp", "ngram": "ngram", "ngram_gpu": "ngram", "suffix": "suffix", "dflash": "block",
@@ -305,14 +301,18 @@ def _sglang_kernels(flags: _Flags, found: ServerSettings) -> None:
 
 
 def _formats(flags: _Flags, found: ServerSettings, *names: str) -> None:
-    text = flags.text(*names)
-    if text in _FORMATS:
-        found.put("target", "weights", _FORMATS[text])
-    elif text not in (None, "auto"):
-        found.notes.append(f"the type {text} is not known here: say target.weights in the scenario")
-    cache = flags.text("--kv-cache-dtype")
-    if cache in _FORMATS:
-        found.put("target", "kv_cache", _FORMATS[cache])
+    for name, key, known in (
+        (next((name for name in names if name in flags.values), ""), "weights", get_args(WeightFormat)),
+        ("--kv-cache-dtype", "kv_cache", get_args(CacheFormat)),
+    ):
+        text = flags.text(name)
+        if text in (None, "", "auto"):
+            continue
+        stored = find_format(text or "")
+        if stored in known:
+            found.put("target", key, stored)
+        else:
+            found.notes.append(f"NOT UNDERSTOOD: {name} {text}; say target.{key} in the scenario, which prices 16 bits otherwise")
 
 
 _TRTLLM_LIMITS = {"max_batch_size": "max_num_seqs", "max_num_tokens": "max_num_batched_tokens", "max_seq_len": "max_model_len"}
