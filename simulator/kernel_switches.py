@@ -25,12 +25,13 @@ class KernelSwitches(Spec):
     """attention_backend: the kernels that serve passes of several rows a sequence, by the name that the engine gives them.
     deterministic: kernels whose results do not depend on the batch (SGLang's deterministic inference, vLLM's batch invariance).
     graphs: only pieces between attention layers are captured, or nothing is; left out: whole steps, as the engine does.
-    overlap: false where no step is prepared ahead."""
+    overlap: false where no step is prepared ahead; true where a server was told to do so under targets for which the engine does
+    not by itself (`ServingEngine.unoverlapped_layers`)."""
 
     attention_backend: str | None = None
     deterministic: bool = False
     graphs: Graphs | None = None
-    overlap: bool = True
+    overlap: bool | None = None
 
     @model_validator(mode="after")
     def _says_which_attention(self) -> KernelSwitches:
@@ -59,6 +60,13 @@ class OneStageKernel(Spec):
     walk_factor: Quantity
     tile_rows: Annotated[int, Field(ge=1)]
     list_kernels: Annotated[int, Field(ge=0)]
+
+
+class RoundGraphs(Spec):
+    """Whether whole graphs hold passes of several rows a sequence, on devices of at least this compute capability."""
+
+    from_compute_capability: Capability
+    whole: bool
 
 
 class AttentionBackend(Spec):
@@ -130,6 +138,13 @@ def regime_on(rules: Sequence[AttentionRule], hardware: Hardware) -> AttentionRe
     here = [rule for rule in rules if not rule.vendors or vendor in rule.vendors]
     nearest_first = sorted(here, key=lambda rule: (bool(rule.vendors), version(rule.from_compute_capability)), reverse=True)
     return next(rule.regime for rule in nearest_first if version(rule.from_compute_capability) <= capability)
+
+
+def whole_rounds(rules: Sequence[RoundGraphs], hardware: Hardware) -> bool:
+    """Whether whole graphs hold verification on this device."""
+    capability = version(hardware.profile.compute_capability or "0")
+    newest_first = sorted(rules, key=lambda rule: version(rule.from_compute_capability), reverse=True)
+    return next((rule.whole for rule in newest_first if version(rule.from_compute_capability) <= capability), True)
 
 
 def version(text: str) -> tuple[int, ...]:

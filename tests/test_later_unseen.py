@@ -21,7 +21,7 @@ from simulator.spec import SpecError
 from simulator.validate.published import freeze_next, write_unseen
 
 # Of each set: runs, families, devices, losses, runs of more than eight sequences.
-COUNTS = {2: (44, 13, 13, 11, 4), 3: (94, 23, 14, 17, 23), 4: (127, 28, 24, 26, 25), 5: (82, 16, 14, 19, 1)}
+COUNTS = {2: (44, 13, 13, 11, 4), 3: (94, 23, 14, 17, 23), 4: (127, 28, 24, 26, 25), 5: (210, 36, 26, 41, 30)}
 # Where laboratories post to one repository: sources are told apart by the thread.
 SHARED = (
     "vllm-project/vllm", "vllm-project/speculators", "sgl-project/sglang", "ml-explore/mlx-lm", "ggml-org/llama.cpp",

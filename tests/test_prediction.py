@@ -401,6 +401,7 @@ def test_numbers_beyond_reason_spoil_one_row_and_not_the_table(tmp_path):
         ({"draft_layers": 4}, "--draft-layers: goes with method layer_skip only"),
         ({"method": "layer_skip", "draft_model": None, "draft_layers": 33}, "--draft-layers: must be at most 32, the layers"),
         ({"draft_kv_tokens": 512}, "--draft-kv-tokens: goes with method sparse_kv only"),
+        ({"peer_to_peer": False}, "--peer-to-peer: must be left out: NVIDIA H100 SXM is not joined by PCIe alone"),
         ({"draft_tensor_parallel_size": 2}, "--draft-tensor-parallel-size: must be at most tensor_parallel_size, 1"),
         (
             {"method": "ngram", "draft_model": None, "draft_tensor_parallel_size": 1},
@@ -418,6 +419,15 @@ def test_contradictions_are_refused_by_name(changes, expected):
         answer(**changes)
     assert expected.removeprefix("--").replace("-", "_").partition(":")[0] in str(caught.value).replace("-", "_")
     assert expected.partition(": ")[2] in str(caught.value)
+
+
+def test_cards_that_reach_each_other_add_up_sooner_than_through_the_host():
+    """As drivers patched for it let GeForce cards: 39 µs an all-reduce of four through the host, 13 without."""
+    point = {"hardware": "rtx_3090", "target_model": "qwen3-32b", "precision": "int8", "method": "mtp", "batch": 1}
+    point |= {"num_speculative_tokens": 3, "tensor_parallel_size": 4}
+    plain_s = {told: predict(**point, peer_to_peer=told).plain_step_s for told in (None, False, True)}
+    assert plain_s[None] == plain_s[False]
+    assert plain_s[False] - plain_s[True] == pytest.approx(2 * 64 * 26e-6, rel=0.05)
 
 
 def test_a_config_that_cannot_be_read_is_no_unknown_drafter(tmp_path):

@@ -48,7 +48,13 @@ EngineFlag = Annotated[str | None, typer.Option(help="Engine profile; left out: 
 AttentionBackendFlag = Annotated[str | None, typer.Option(help="Attention kernels the server is started with.")]
 DeterministicFlag = Annotated[str | None, typer.Option(help="true: kernels that give the same at any batch.")]
 GraphsFlag = Annotated[str | None, typer.Option(help="piecewise or none, where steps are not captured whole.")]
-OverlapFlag = Annotated[str | None, typer.Option(help="false: no step is prepared ahead.")]
+YearFlag = Annotated[str | None, typer.Option(help="Of the engine's release, where no version is named.")]
+OverlapFlag = Annotated[
+    str | None, typer.Option(help="false: no step is prepared ahead; true: also where the engine must be asked to.")
+]
+PeerToPeerFlag = Annotated[
+    str | None, typer.Option(help="true: cards over PCIe reach each other's memory; false: through the host's.")
+]
 MaxModelLenFlag = Annotated[str | None, typer.Option(help="Longest sequence the server admits, for kernels that depend on it.")]
 PrecisionFlag = Annotated[str | None, typer.Option(help="Such as bf16, fp8, or 'fp8 weights, bf16 KV'.")]
 TensorParallelSizeFlag = Annotated[str | None, typer.Option(help="Devices that share each layer.")]

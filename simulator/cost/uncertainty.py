@@ -227,6 +227,8 @@ def _relevant(deployment: Deployment) -> Callable[[str], bool]:
     models = [model for model in (deployment.target, deployment.drafter) if model is not None]
     groups = [group for model in models for group in model.layer_groups(1)]
     kernels = attention_kernels(deployment.engine, deployment.hardware)
+    open_layers = deployment.engine.unoverlapped_layers
+    open_target = any(group.attention in open_layers for group in deployment.target.layer_groups(1))
     runs = {
         "expert": any(group.experts is not None for group in groups),
         "grouped": any(group.experts is not None and group.experts.grouped for group in groups),
@@ -235,7 +237,7 @@ def _relevant(deployment: Deployment) -> Callable[[str], bool]:
         "ngram": deployment.method in MODELLESS_METHODS,
         "walk": kernels.unsplit or kernels.regime == "serial_walk",
         "broadcast": deployment.tensor_parallel_size * deployment.parallelism.pipeline_parallel_size > 1,
-        "unoverlapped": deployment.method in deployment.engine.unoverlapped_methods,
+        "unoverlapped": deployment.method in deployment.engine.unoverlapped_methods or open_target,
         "reserved": False,
         "prompt": False,
     }

@@ -181,6 +181,8 @@ def _vllm_kernels(flags: _Flags, found: ServerSettings) -> None:
         found.put("kernels", "graphs", "none" if eager else "piecewise")
     if "--no-async-scheduling" in flags.values:
         found.put("kernels", "overlap", False)
+    elif "--async-scheduling" in flags.values:
+        found.put("kernels", "overlap", True)
 
 
 def _put_attention(found: ServerSettings, backend: str | None, known: Mapping[str, str], deterministic: bool) -> None:
@@ -298,6 +300,8 @@ def _sglang_kernels(flags: _Flags, found: ServerSettings) -> None:
         found.put("kernels", "graphs", "none")
     if "--disable-overlap-schedule" in flags.values:
         found.put("kernels", "overlap", False)
+    elif (flags.text("--mamba-scheduler-strategy", "--mamba-radix-cache-strategy") or "").startswith("extra_buffer"):
+        found.put("kernels", "overlap", True)
 
 
 def _formats(flags: _Flags, found: ServerSettings, *names: str) -> None:

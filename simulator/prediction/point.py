@@ -22,16 +22,20 @@ class OperatingPoint(Spec):
 
     batch: sequences that decode on the whole deployment, all data-parallel ranks together. draft_hardware: a device of the
     draft's own, of which there are draft_tensor_parallel_size; draft_link_latency_s, draft_overlap: as in
-    `speculation.DraftDevice`. attention_backend, deterministic, graphs, overlap: as in `kernel_switches.KernelSwitches`.
-    max_model_len: tokens of the longest sequence admitted, where kernels depend on it; left out: the model's positions.
+    `speculation.DraftDevice`. year: of the engine's release, where no version is named (`ServingEngine.until`). peer_to_peer:
+    whether cards joined by PCIe reach each other's memory, where that is not as their drivers have it. attention_backend,
+    deterministic, graphs, overlap: as in `kernel_switches.KernelSwitches`. max_model_len: tokens of the longest sequence
+    admitted, where kernels depend on it; left out: the model's positions.
     """
 
     id: str = ""
     hardware: str
     gpu_count: Count | None = None
+    peer_to_peer: bool | None = None
     tensor_parallel_size: Count | None = None
     precision: str | None = None
     engine: str = "generic"
+    year: Annotated[int, Field(ge=2000, le=2100)] | None = None
     attention_backend: str | None = None
     deterministic: bool | None = None
     graphs: Graphs | None = None

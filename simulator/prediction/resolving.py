@@ -16,7 +16,7 @@ from simulator.engine_start import as_it_starts, mixed_heads_note, start_faults,
 from simulator.hardware import Hardware, bridge_note, find_hardware
 from simulator.kernel_switches import KernelSwitches
 from simulator.number_format import FORMATS, CacheFormat, nearest_format, read_precision
-from simulator.prediction.devices import check_parallel, on_devices, remote_draft_of
+from simulator.prediction.devices import as_joined, check_parallel, on_devices, remote_draft_of
 from simulator.prediction.drafter import drafter_weights_of, find_drafter
 from simulator.prediction.point import ACCEPTANCE_FIELDS, FLAGS, SWITCHES, OperatingPoint, is_table
 from simulator.prediction.question import DEFAULT_CONTEXT, Question
@@ -43,11 +43,14 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     gamma, tree = _shape(point, document)
     hardware, engine, target = found_or_unsupported(
         lambda: find_hardware(point.hardware, document.where(("hardware",)), ""),
-        lambda: find_engine(point.engine, document.where(("engine",)), ""),
+        lambda: find_engine(point.engine, document.where(("engine",)), "", point.year),
         lambda: find_model(point.target_model, document.where((FLAGS["target_model"],)), "", "target model"),
     )
     if target.kind == "draft_head":
         raise SpecError([document.problem((FLAGS["target_model"],), "must be a whole model, not a draft head", target.name)])
+    if point.year is not None and not is_table(document) and not find_engine(point.engine).until:
+        raise SpecError([document.problem(("year",), f"must be left out: {point.engine} is one version", point.year)])
+    hardware = as_joined(hardware, point, document)
     switches = _switches(point, engine, document)
     warnings += mixed_heads_note(engine, switches, target)
     if (switches := as_it_starts(engine, switches, target)) != KernelSwitches():
