@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from simulator.commands.flags import AsJson
+from simulator.commands.flags import AsJson, refuse_idle_counts
 from simulator.console import (
     console_of_stdout,
     print_json,
@@ -60,6 +60,7 @@ def fit_engine(
     if out is not None:
         check_profile_path(out)
     found = read_files(files, format, num_speculative_tokens, draft_tokens)
+    refuse_idle_counts(found, num_speculative_tokens, draft_tokens)
     answer = server_fit.fit_engine(found.runs, _scenario(scenario, found, settings))
     console = console_of_stdout()
     with written_too(out, lambda path: write_engine_profile(answer, files, path)):

@@ -11,9 +11,12 @@ import typer
 from simulator.spec import Document, Problem, SpecError, check, plain_scalar
 
 if TYPE_CHECKING:
+    from simulator.interchange.detection import Imported
     from simulator.prediction import OperatingPoint
 
 T = TypeVar("T")
+# As `interchange.sglang` names it; not imported here, where every verb begins.
+SGLANG_LOG = "sglang-log"
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 ScenarioPath = Annotated[str, typer.Argument(help="Path of a scenario YAML, or the name of a shipped one.")]
@@ -70,6 +73,16 @@ MeanAcceptanceLengthFlag = Annotated[str | None, typer.Option(help="τ, tokens p
 AcceptanceRateFlag = Annotated[str | None, typer.Option(help="α, given that all drafts before were accepted.")]
 AcceptanceRatesPerPositionFlag = Annotated[str | None, typer.Option(help="Unconditional, comma-separated.")]
 ConditionalAcceptanceRatesFlag = Annotated[str | None, typer.Option(help="Conditional, comma-separated.")]
+
+
+def refuse_idle_counts(found: Imported, num_speculative_tokens: int | None, draft_tokens: int | None) -> None:
+    """Raises `SpecError` where γ or SGLang's draft tokens are given for files that nothing of them is read into."""
+    if num_speculative_tokens is not None and not any(run.speculative for run in found.runs):
+        must = "must be left out: no run of these files has acceptance in it"
+        raise SpecError([Problem("--num-speculative-tokens", "", must, str(num_speculative_tokens))])
+    if draft_tokens is not None and not any(run.format == SGLANG_LOG for run in found.runs):
+        must = "goes with a log of SGLang only: no file here is one"
+        raise SpecError([Problem("--draft-tokens", "", must, str(draft_tokens))])
 
 
 def at_point(given: dict[str, Any], answer: Callable[[OperatingPoint, Document], T]) -> T:
