@@ -10,9 +10,11 @@ import pytest
 import yaml
 
 from simulator.__main__ import main
+from simulator.architecture import find_model
 from simulator.cost.deployment import Deployment
-from simulator.cost.forward_pass import uniform_pass
+from simulator.cost.forward_pass import ForwardPass, uniform_pass
 from simulator.engine_start import started
+from simulator.hardware import Quantity, find_hardware
 from simulator.interchange.engine_flags import parse_command, read_command
 from simulator.kernel_switches import KernelSwitches
 from simulator.prediction import OperatingPoint, predict, predict_table
@@ -428,3 +430,17 @@ def test_round_graphs_are_of_known_backends(tmp_path: Path) -> None:
     file.write_text(f"based_on: vllm\nschema_version: 1\nround_graphs: {{fa9: {rules}}}\n", encoding="utf-8")
     with pytest.raises(SpecError, match="round_graphs names backends"):
         find_engine(str(file))
+
+
+def test_a_prompt_reads_its_own_keys_and_values_too() -> None:
+    """However fast blocks walk, a chunk takes the memory time of all that it attends to, which it has just written itself."""
+    engine, hardware = find_engine("llamacpp"), find_hardware("rtx_4090")
+    none = {name: Quantity(value=0.0, source="assumed") for name in ("walk_s_per_token", "walk_fixed_s", "walk_row_s_per_token")}
+    quick = replace(hardware, coefficients=hardware.coefficients.model_copy(update=none))
+    cost = Deployment(quick, engine, find_model("meta-llama/Llama-3.1-8B")).target_cost().attention
+    cost = replace(cost, kernels=cost.kernels._replace(regime="serial_walk", packs_heads=False, unsplit=True))
+    group, tokens = cost.groups[0], 8192
+    stream_s = group.count * tokens * group.kv_elements_per_token * 2.0 / quick.attention_bandwidth_bytes_per_s
+    alone, after = (cost.term(ForwardPass(0, 0, 0.0, 0.0, 0.0, ((new, tokens - new),))).seconds for new in (tokens, 1024))
+    assert alone >= stream_s * (1 - 1e-9)
+    assert alone == pytest.approx(after, rel=1e-6)

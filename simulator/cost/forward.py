@@ -264,9 +264,7 @@ class ForwardCost:
         found = self._heads.get(rows)
         if found is None:
             n, k = self.architecture.lm_head_shape(self.tensor_parallel_size)
-            own = self.architecture.head_format(self.weights)
-            wide = own is None and self.format.quantized and self.format.head_bits >= 16
-            law = self.engine.row_law("bf16" if wide else (own or self.format).name, self.hardware)
+            law = self.engine.row_law(self.architecture.head_stored(self.weights).name, self.hardware)
             dtype = (
                 "fp32"
                 if self.weights == "fp32" and "fp32" in self.hardware.profile.peak_flops_per_s
