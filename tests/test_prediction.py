@@ -135,7 +135,7 @@ def test_what_is_not_priced_says_so_and_what_is_wrong_is_refused():
     assert "encoder-decoder" in answer(target_model="google/flan-t5-xl").reason
     assert "draft trees are priced for" in answer(method="ngram", draft_model=None, tree_shape="nodes=8").reason
     assert "draft_layers" in answer(method="layer_skip", draft_model=None).reason
-    assert "q9_z is unknown" in answer(precision="Q9_Z").reason
+    assert "and not q9_z" in answer(precision="Q9_Z").reason
     assert answer(tree_shape="steps=3,topk=1,draft_tokens=4", num_speculative_tokens=None).status == "ok"
     for wrong in (
         {"batch": 0},
@@ -488,7 +488,7 @@ def test_a_draft_spread_over_two_devices_is_priced_so_where_the_targets_number_i
 @pytest.mark.parametrize(
     ("precision", "why"),
     [
-        ("bf16, nvfp4 KV", "a KV cache in nvfp4; supported: bf16"),
+        ("bf16, nvfp4 KV", "must have a KV cache in one of bf16"),
         ("bf16 KV, fp8 KV", "a second type of the KV cache"),
         ("fp8, int4", "a second type of the weights"),
     ],

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from simulator.kernel_switches import Graphs
-from simulator.number_format import WeightFormat
+from simulator.number_format import BY_NAME, WeightFormat
 from simulator.spec import Document, Spec
 from simulator.workload import MAX_TOKENS
 
@@ -46,7 +46,7 @@ class OperatingPoint(Spec):
     method: str
     draft_model: str | None = None
     draft_params: str | None = None
-    drafter_weights: WeightFormat | None = None
+    drafter_weights: Annotated[WeightFormat, BY_NAME] | None = None
     draft_layers: Count | None = None
     draft_kv_tokens: Annotated[int, Field(ge=16, le=MAX_TOKENS)] | None = None
     draft_tensor_parallel_size: Count | None = None
