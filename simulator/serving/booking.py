@@ -312,11 +312,14 @@ class BookingScheduler(Scheduler):
         self.unbooked = []
 
     def _in_order(self, sequences: list[SequenceState]) -> list[SequenceState]:
-        """In the order of running, each once: answers that end with one step are told in that order."""
+        """In the order of running, in which they come after all that stand on the timeline, each once: answers that end with one
+        step are told in that order."""
         if len(sequences) < 2:
             return sequences
         wanted = set(sequences)
-        return [sequence for sequence in self.running if sequence in wanted]
+        found = [sequence for sequence in self.running[len(self.timeline.bookings) :] if sequence in wanted]
+        assert len(found) == len(wanted)
+        return found
 
     def unbook_all(self) -> None:
         """Back to sequence by sequence."""
