@@ -60,9 +60,10 @@ CONSTANTS = (
     Constant("expert_overhead_s", (), 15e-6, 0.4),
     Constant("expert_row_correlation", (), 0.7, 0.25),
     Constant("expert_popularity_shape", (), 1.0, 0.7),
-    Constant("state_overhead_s", (), 60e-6, 0.4),
     Constant("state_row_s", (), 2e-6, 0.6),
-    Constant("state_rollback_s", SERVED, 50e-6, 1.0),
+    Constant("state_rollback_s", ("sglang", "sglang_2025"), 50e-6, 1.0),
+    Constant("state_rollback_s", ("vllm", "vllm_2025"), 20e-6, 1.0),
+    Constant("unoverlapped_s.recurrent", ("sglang",), 0.5e-3, 0.8),
     Constant("prompt_overhead_s", SERVED, 30e-3, 0.7),
     Constant("launch_per_layer_s", EAGER_PROMPTS, 0.36e-3, 0.4),
     Constant("round_overhead_s", ("sglang",), 0.4e-3, 0.7),
@@ -237,7 +238,7 @@ class EngineFit:
         def changed(index: int) -> Question:
             question, engine_id = self.questions[index], self.engines[index]
             deployment = question.deployment
-            key = (deployment.hardware.profile_id, engine_id)
+            key = (deployment.hardware.profile_id, deployment.engine.name)
             if key not in known:
                 hardware, engine = with_constants(deployment.hardware, deployment.engine, engine_id, quantities)
                 if fit is not None:
