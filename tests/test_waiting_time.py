@@ -132,7 +132,7 @@ def test_percentiles_are_weighted_too():
 
 def test_nothing_is_weighted_where_a_queue_would_not_settle_or_a_slot_serves_too_few():
     runs = [one_by_one(1)]
-    assert QUEUE.strata(runs, [540], 1.1) == {}
+    assert QUEUE.strata(runs, [540], 1.1) is None
     assert PlainQueue(1, 80, 1.0, **LENGTHS).strata(runs, [540], LOAD) == {}
 
 
@@ -192,6 +192,7 @@ def test_requests_for_several_slots_are_weighted_to_the_law_of_their_line_and_of
             )  # fmt: skip
         measured = tuple(run[70:] for run in runs)
         strata = queue.strata(runs, [630] * 2, rate_per_s)
+        assert strata is not None
         weighted.append(Sample(measured, strata).share("e2e", lambda run: run.e2e_latency_s > 50)[0])
         plain.append(Sample(measured).share("e2e", lambda run: run.e2e_latency_s > 50)[0])
     arrival_s, service_s = np.cumsum(rng.exponential(1 / rate_per_s, 400_000)), rng.choice([10.0, 40.0], 400_000)

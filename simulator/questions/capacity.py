@@ -45,7 +45,7 @@ EVALUATIONS = 18
 # Requests with short answers are quick to simulate, and more are drawn than the scenario states: rounds that one run may take,
 # and rounds that are as much work as all the rest of a request. So are requests that few slots serve, however long they are:
 # their rounds are simulated many at a time.
-ROUNDS, REST_ROUNDS, FEW_SLOTS, OF_FEW_SLOTS = 25_000, 5, 16, 2_000
+ROUNDS, REST_ROUNDS, FEW_SLOTS, OF_FEW_SLOTS = 25_000, 5, 64, 2_000
 # Requests that stand for all, and choices of them that are tried.
 TYPICAL, TRIED = 400, 1_000
 # Fewer requests of differing lengths are no sample of a workload.

@@ -82,8 +82,9 @@ class PlainQueue:
     outputs: Integers = field(repr=False)
     alone: bool = True
 
-    def strata(self, runs: Sequence[RequestRecords], measured: Sequence[int], rate_per_s: float) -> Mapping[str, Strata]:
-        """Of the last so many `measured` requests of each run, by metric; none where the queue would settle too slowly, or never.
+    def strata(self, runs: Sequence[RequestRecords], measured: Sequence[int], rate_per_s: float) -> Mapping[str, Strata] | None:
+        """Of the last so many `measured` requests of each run, by metric; none where slots serve too few of them, and None where
+        the queue would hardly settle, or never.
 
         runs: all requests in order of arrival, each served to its end.
         """
@@ -91,7 +92,7 @@ class PlainQueue:
             return {}
         own_s, drawn_s, paces = self._times(runs, "finish_s")
         if not rate_per_s * float(drawn_s.mean()) / (self.slots * self.lines) < HIGHEST_LOAD:
-            return {}
+            return None
         waited = [self._waits(run.column("arrival_s"), each_s) for run, each_s in zip(runs, own_s, strict=True)]
         waits_s, law, without = self._law(drawn_s, paces, rate_per_s)
 

@@ -48,6 +48,8 @@ WIDEST_END, END_STEPS = 1.25, 4
 
 Serve = Callable[[tuple[Request, ...]], ServingResult]
 
+# Metrics that count the wait for a slot.
+WAITING = ("ttft", "e2e")
 _RECORDED = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_latency_s"}
 _WRITTEN = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end"}
 
@@ -304,9 +306,14 @@ class RateSearch:
     def _measured(self, results: Sequence[ServingResult], rate_per_s: float) -> LoadPoint:
         """What these repetitions say together."""
         windows = [window_of(result.records) for result in results]
-        measured = Sample(tuple(window.measured for window in windows), self._strata(results, windows, rate_per_s))
+        strata = self._strata(results, windows, rate_per_s)
+        measured = Sample(tuple(window.measured for window in windows), strata or {})
         asked = replace(measured, runs=tuple(map(_with_given_up, results, measured.runs)))
         exceeded = tuple(Exceeded(limit, *asked.share(limit.metric, limit.exceeds)) for limit in self.limits)
+        if strata is None:  # a short run sees little of a line that grows and grows: all will wait too long
+            counted = any(limit.metric in WAITING for limit in self.limits)
+            waits = (*WAITING, "good") if counted else WAITING
+            exceeded = tuple(replace(each, share=1.0) if each.limit.metric in waits else each for each in exceeded)
         loads = [load_in(result, window) for result, window in zip(results, windows, strict=True)]
         level = self.level
         good = None if level is None else 1 - asked.share("good", lambda records: ~is_good(records, level))[0]
@@ -336,8 +343,11 @@ class RateSearch:
             unseen_waits=max((strata.longest for strata in measured.strata.values()), default=1.0),
         )
 
-    def _strata(self, results: Sequence[ServingResult], windows: Sequence[Window], rate_per_s: float) -> Mapping[str, Strata]:
-        """Of the measured requests; none without a plain queue, or where not every request was served to its end."""
+    def _strata(
+        self, results: Sequence[ServingResult], windows: Sequence[Window], rate_per_s: float
+    ) -> Mapping[str, Strata] | None:
+        """Of the measured requests; none without a plain queue, or where not every request was served to its end; None where that
+        queue would hardly settle."""
         served = [result.records.served_by_arrival() for result in results]
         if self.queue is None or any(len(each) < len(result.records) for each, result in zip(served, results, strict=True)):
             return {}
