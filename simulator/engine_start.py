@@ -65,6 +65,8 @@ def started(engine: ServingEngine, switches: KernelSwitches, longest_context: in
         backend = choices.attention_backends[switches.attention_backend]
         changes["walk_factor"] = backend.walk_factor
         changes["latent_attention"] = backend.latent or engine.latent_attention
+        if engine.round_graphs.get(switches.attention_backend) and choices.pieces is not None:
+            changes |= {"round_piece_launch_s": choices.pieces.launch_s, "round_piece_gap_s": choices.pieces.gap_s}
         if switches.deterministic and backend.deterministic == "fixed_split":
             changes["idle_block_s"] = backend.idle_block_s
         if switches.deterministic and backend.one_stage is not None:

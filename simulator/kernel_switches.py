@@ -62,6 +62,13 @@ class OneStageKernel(Spec):
     list_kernels: Annotated[int, Field(ge=0)]
 
 
+class RoundGraphs(Spec):
+    """Whether whole graphs hold passes of several rows a sequence, on devices of at least this compute capability."""
+
+    from_compute_capability: Capability
+    whole: bool
+
+
 class AttentionBackend(Spec):
     """Attention kernels that an engine can be started with.
 
@@ -131,6 +138,13 @@ def regime_on(rules: Sequence[AttentionRule], hardware: Hardware) -> AttentionRe
     here = [rule for rule in rules if not rule.vendors or vendor in rule.vendors]
     nearest_first = sorted(here, key=lambda rule: (bool(rule.vendors), version(rule.from_compute_capability)), reverse=True)
     return next(rule.regime for rule in nearest_first if version(rule.from_compute_capability) <= capability)
+
+
+def whole_rounds(rules: Sequence[RoundGraphs], hardware: Hardware) -> bool:
+    """Whether whole graphs hold verification on this device."""
+    capability = version(hardware.profile.compute_capability or "0")
+    newest_first = sorted(rules, key=lambda rule: version(rule.from_compute_capability), reverse=True)
+    return next((rule.whole for rule in newest_first if version(rule.from_compute_capability) <= capability), True)
 
 
 def version(text: str) -> tuple[int, ...]:

@@ -16,7 +16,16 @@ from pydantic import Field, model_validator
 
 from simulator import resources
 from simulator.hardware import AllReduceKind, Hardware, Kind, Quantity
-from simulator.kernel_switches import AttentionBackend, AttentionRegime, AttentionRule, Choices, KernelSwitches, regime_on
+from simulator.kernel_switches import (
+    AttentionBackend,
+    AttentionRegime,
+    AttentionRule,
+    Choices,
+    KernelSwitches,
+    RoundGraphs,
+    regime_on,
+    whole_rounds,
+)
 from simulator.number_format import WeightFormat
 from simulator.row_law import Count, RowLaw
 from simulator.spec import Document, Spec, SpecError, check, load_yaml
@@ -121,6 +130,8 @@ class ServingEngine(Spec):
     does not serve so. prefill_makes_first_token: those instances do, and it moves with the cache; else the last token of the
     prompt is computed again where the answer is.
     file_formats: types of checkpoints that its own files keep in another.
+    round_graphs: by attention backend, whether whole graphs hold verification; where not, it is replayed in pieces, and draft
+    passes run kernel by kernel. Backends left out: they do.
     choices: which kernels a server can be started with; `engine_start.started` makes them, and fills in `started_with`,
     `longest_context`, and the costs of what was chosen under names of their own, from `walk_factor` to `piece_gap_s`.
     pipeline_in_flight: keeps a batch in every pipeline stage; without, one batch passes them all. pipeline_methods: ways of
@@ -184,6 +195,7 @@ class ServingEngine(Spec):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)]
     reserved_bytes: Quantity
     choices: Choices = Field(default_factory=Choices)
+    round_graphs: dict[str, tuple[RoundGraphs, ...]] = Field(default_factory=dict)
     started_with: KernelSwitches = Field(default_factory=KernelSwitches)
     longest_context: Count | None = None
     walk_factor: Quantity | None = None
@@ -191,6 +203,8 @@ class ServingEngine(Spec):
     tile_arithmetic_fraction: Quantity | None = None
     piece_launch_s: Quantity | None = None
     piece_gap_s: Quantity | None = None
+    round_piece_launch_s: Quantity | None = None
+    round_piece_gap_s: Quantity | None = None
     measured: Measured = Field(default_factory=Measured)
     correlations: dict[str, dict[str, Annotated[float, Field(gt=-1, lt=1)]]] = Field(default_factory=dict)
     sources: tuple[str, ...] = ()
@@ -206,6 +220,9 @@ class ServingEngine(Spec):
         chosen = self.started_with.attention_backend
         if chosen is not None and chosen not in self.choices.attention_backends:
             wrong.append(f"started_with.attention_backend must be one of choices.attention_backends, not {chosen}")
+        strangers = [name for name in self.round_graphs if name not in self.choices.attention_backends]
+        if strangers or (self.round_graphs and self.choices.pieces is None):
+            wrong.append("round_graphs names backends of choices.attention_backends, and needs choices.pieces: what pieces take")
         forced = self.choices.mixed_heads
         if forced is not None and forced.backend not in self.choices.attention_backends:
             wrong.append(f"choices.mixed_heads.backend must be one of choices.attention_backends, not {forced.backend}")
@@ -219,6 +236,11 @@ class ServingEngine(Spec):
     def attention_regime(self, hardware: Hardware) -> AttentionRegime:
         """The kernel that serves several query rows per sequence on this device."""
         return regime_on(self.backend.rules if self.backend is not None else self.attention, hardware)
+
+    def rounds_in_pieces(self, hardware: Hardware) -> bool:
+        """Whether whole graphs hold single rows alone, as the server was started, so that verification is replayed in pieces."""
+        rules = self.round_graphs.get(self.started_with.attention_backend or "", ())
+        return self.graphs is not None and not whole_rounds(rules, hardware)
 
     @property
     def backend(self) -> AttentionBackend | None:

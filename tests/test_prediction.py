@@ -135,7 +135,7 @@ def test_what_is_not_priced_says_so_and_what_is_wrong_is_refused():
     assert "encoder-decoder" in answer(target_model="google/flan-t5-xl").reason
     assert "draft trees are priced for" in answer(method="ngram", draft_model=None, tree_shape="nodes=8").reason
     assert "draft_layers" in answer(method="layer_skip", draft_model=None).reason
-    assert "q9_z is unknown" in answer(precision="Q9_Z").reason
+    assert "and not q9_z" in answer(precision="Q9_Z").reason
     assert answer(tree_shape="steps=3,topk=1,draft_tokens=4", num_speculative_tokens=None).status == "ok"
     for wrong in (
         {"batch": 0},
@@ -309,6 +309,23 @@ def test_one_output_token_is_all_prefill_and_the_drafts_own_makes_it_slower():
     assert found[0] == found[1] < 1
 
 
+def test_prompts_that_come_together_share_passes_as_far_as_these_reach():
+    def speedup(prompt: int, batch: int, **more: bool) -> float:
+        fields = {"context_len": None, "prompt_len": prompt, "output_len": 300, "mean_acceptance_length": 2.5, "engine": "sglang"}
+        found = answer(**fields, batch=batch, **more)
+        assert found.speedup < 2.5 / found.r
+        return found.speedup
+
+    apart, together = (speedup(250, 16, **more) for more in ({}, {"prompts_together": True}))
+    assert together > 1.02 * apart
+    # Each fills a pass.
+    assert speedup(8192, 4, prompts_together=True) == pytest.approx(speedup(8192, 4), rel=1e-6)
+    with pytest.raises(SpecError, match="prompts-together: goes with a batch of several"):
+        answer(prompts_together=True)
+    with pytest.raises(SpecError, match="prompts-together: goes with the lengths"):
+        answer(prompts_together=True, batch=8)
+
+
 def test_unstated_lengths_of_a_dataset_widen_the_interval_of_a_benchmark_and_not_that_of_r():
     usual = answer(context_len=None, dataset="gsm8k", mean_acceptance_length=2.5)
     stated = answer(context_len=None, dataset="gsm8k", prompt_len=250, output_len=190, mean_acceptance_length=2.5)
@@ -471,7 +488,7 @@ def test_a_draft_spread_over_two_devices_is_priced_so_where_the_targets_number_i
 @pytest.mark.parametrize(
     ("precision", "why"),
     [
-        ("bf16, nvfp4 KV", "a KV cache in nvfp4; supported: bf16"),
+        ("bf16, nvfp4 KV", "must have a KV cache in one of bf16"),
         ("bf16 KV, fp8 KV", "a second type of the KV cache"),
         ("fp8, int4", "a second type of the weights"),
     ],

@@ -12,7 +12,8 @@ import yaml
 from simulator.__main__ import main
 from simulator.cost.spread import Estimate
 from simulator.draft_policy import tokens_in
-from simulator.interchange.engine_flags import parse_command, read_trtllm
+from simulator.interchange import trtllm_config
+from simulator.interchange.engine_flags import parse_command
 from simulator.questions.schedule import ScheduleAnswer, schedule
 from simulator.reports.schedule import schedule_notes, schedule_sentences, schedule_snippets
 from simulator.simulation import TIE, Server
@@ -147,7 +148,7 @@ def test_settings_read_back_as_the_table(bursty, tmp_path):
     (config,) = found["trtllm"]
     path = tmp_path / "config.yaml"
     path.write_text(config.text)
-    section = read_trtllm(path).sections["speculation"]
+    section = trtllm_config.read(path).sections["speculation"]
     assert section.get("num_speculative_tokens", 0) == bursty.best_fixed or "by_batch" in section
 
 

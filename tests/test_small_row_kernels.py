@@ -32,6 +32,7 @@ def steps(device: str, weights: str, rows: int, engine: str = "llamacpp", model:
 PUBLISHED = {
     ("rtx_3090", "q4_0", "llamacpp"): {2: 1.12, 4: 1.33, 6: 1.73, 8: 2.15},  # ggml-org/llama.cpp#15802
     ("rtx_5090", "q8_0", "llamacpp"): {2: 1.05, 4: 1.15, 6: 1.42, 8: 1.63},  # ggml-org/llama.cpp#26079
+    ("gb10", "q8_0", "llamacpp"): {2: 1.03, 8: 1.09},  # the same
     ("v100_sxm2_32gb", "q4_k_m", "llamacpp"): {2: 1.14, 4: 1.78, 6: 2.62, 8: 3.24},  # in Q2_K, ggml-org/llama.cpp#28912
     ("mi210", "q8_0", "llamacpp"): {2: 1.27, 4: 1.65, 6: 2.17, 8: 2.65},  # a MI100 in Q4_0, ggml-org/llama.cpp#23227
     ("rx_7900_xtx", "q4_k_m", "llamacpp"): {2: 1.14, 4: 1.53, 8: 2.71},  # a RX 6800, ggml-org/llama.cpp#5351

@@ -8,43 +8,7 @@ import typer
 from pydantic import Field
 from rich.console import Console
 
-from simulator.commands.flags import (
-    AcceptanceRateFlag,
-    AcceptanceRatesPerPositionFlag,
-    AsJson,
-    AttentionBackendFlag,
-    ConditionalAcceptanceRatesFlag,
-    DataParallelSizeFlag,
-    DeterministicFlag,
-    DrafterWeightsFlag,
-    DraftFlag,
-    DraftHardwareFlag,
-    DraftKvTokensFlag,
-    DraftLayersFlag,
-    DraftLinkLatencySFlag,
-    DraftOverlapFlag,
-    DraftParamsFlag,
-    DraftTensorParallelSizeFlag,
-    EngineFlag,
-    ExpertParallelFlag,
-    GraphsFlag,
-    HardwareFlag,
-    MaxModelLenFlag,
-    MeanAcceptanceLengthFlag,
-    MethodFlag,
-    NodesFlag,
-    NumSpeculativeTokensFlag,
-    OutDir,
-    OverlapFlag,
-    PeerToPeerFlag,
-    PipelineParallelSizeFlag,
-    PrecisionFlag,
-    TargetFlag,
-    TensorParallelSizeFlag,
-    TreeShapeFlag,
-    YearFlag,
-    at_point,
-)
+from simulator.commands.flags import AsJson, OutDir, at_point, takes_point
 from simulator.console import (
     VERDICT_STYLE,
     console_of_stdout,
@@ -65,44 +29,14 @@ if TYPE_CHECKING:
     from simulator.scenario import Scenario
 
 
+@takes_point(
+    batch="Also with a scenario: instead of its mean batch.",
+    context_len="Also with a scenario: instead of its mean context.",
+)
 def explain(
-    ctx: typer.Context,
+    point: dict[str, str],
     scenario: Annotated[str | None, typer.Argument(help="A scenario; or give the flags of `predict` instead.")] = None,
     gamma: Annotated[int | None, typer.Option(min=1, max=64, help="γ to explain; of several, the one that run names.")] = None,
-    hardware: HardwareFlag = None,
-    target: TargetFlag = None,
-    method: MethodFlag = None,
-    num_speculative_tokens: NumSpeculativeTokensFlag = None,
-    batch: Annotated[str | None, typer.Option(help="Also with a scenario: instead of its mean batch.")] = None,
-    context_len: Annotated[str | None, typer.Option(help="Also with a scenario: instead of its mean context.")] = None,
-    draft: DraftFlag = None,
-    draft_params: DraftParamsFlag = None,
-    drafter_weights: DrafterWeightsFlag = None,
-    draft_layers: DraftLayersFlag = None,
-    draft_kv_tokens: DraftKvTokensFlag = None,
-    tree_shape: TreeShapeFlag = None,
-    engine: EngineFlag = None,
-    year: YearFlag = None,
-    attention_backend: AttentionBackendFlag = None,
-    deterministic: DeterministicFlag = None,
-    graphs: GraphsFlag = None,
-    overlap: OverlapFlag = None,
-    peer_to_peer: PeerToPeerFlag = None,
-    max_model_len: MaxModelLenFlag = None,
-    precision: PrecisionFlag = None,
-    tensor_parallel_size: TensorParallelSizeFlag = None,
-    draft_tensor_parallel_size: DraftTensorParallelSizeFlag = None,
-    pipeline_parallel_size: PipelineParallelSizeFlag = None,
-    data_parallel_size: DataParallelSizeFlag = None,
-    expert_parallel: ExpertParallelFlag = None,
-    nodes: NodesFlag = None,
-    draft_hardware: DraftHardwareFlag = None,
-    draft_link_latency_s: DraftLinkLatencySFlag = None,
-    draft_overlap: DraftOverlapFlag = None,
-    mean_acceptance_length: MeanAcceptanceLengthFlag = None,
-    acceptance_rate: AcceptanceRateFlag = None,
-    acceptance_rates_per_position: AcceptanceRatesPerPositionFlag = None,
-    conditional_acceptance_rates: ConditionalAcceptanceRatesFlag = None,
     out: OutDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -112,20 +46,15 @@ def explain(
     from simulator.reports.files import prepare_directory, write_explanation
     from simulator.scenario import load_scenario
 
-    given = {
-        name: value
-        for name, value in ctx.params.items()
-        if value is not None and name not in ("scenario", "gamma", "out", "as_json")
-    }
     if scenario is not None:
-        extra = [name for name in given if name not in ("batch", "context_len", "tree_shape")]
+        extra = [name for name in point if name not in ("batch", "context_len", "tree_shape")]
         if extra:
             raise SpecError([Problem("--" + extra[0].replace("_", "-"), "", "must be left out with a scenario, which holds it")])
         loaded = load_scenario(scenario).alone()
         if not loaded.deployment.speculative:
             raise SpecError([loaded.document.problem(("speculation",), "must be given: explain is about a method")])
-        tree = _tree_of(loaded, given.pop("tree_shape", None), gamma)
-        asked = check(_Point, Document("", {name: plain_scalar(text) for name, text in given.items()}))
+        tree = _tree_of(loaded, point.pop("tree_shape", None), gamma)
+        asked = check(_Point, Document("", {name: plain_scalar(text) for name, text in point.items()}))
         _check_point(loaded, gamma, asked.context_len)
         if out is not None:
             prepare_directory(out)
@@ -134,7 +63,7 @@ def explain(
     else:
         if gamma is not None:
             raise SpecError([Problem("--gamma", "", "goes with a scenario; otherwise say --num-speculative-tokens", str(gamma))])
-        answer = at_point(given, explanation.explain_point)
+        answer = at_point(point, explanation.explain_point)
     console, name = console_of_stdout(), "" if scenario is None else loaded.name
     with written_too(out, lambda folder: write_explanation(answer, name, folder)):
         if as_json:

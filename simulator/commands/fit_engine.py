@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from simulator.commands.flags import AsJson
+from simulator.commands.flags import AsJson, refuse_idle_counts
 from simulator.console import (
     console_of_stdout,
     print_json,
@@ -19,6 +19,7 @@ from simulator.console import (
     print_written,
     written_too,
 )
+from simulator.number_format import known_format
 from simulator.spec import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def fit_engine(
     from simulator.questions import server_fit
     from simulator.reports.server_fit import check_profile_path, fit_summary, write_engine_profile
 
-    settings = Settings(hardware, engine, target, drafter, method, precision, tensor_parallel_size)
+    weights = None if precision is None else known_format(precision, "--precision")
+    settings = Settings(hardware, engine, target, drafter, method, weights, tensor_parallel_size)
     given = [name for name, value in asdict(settings).items() if value is not None]
     if scenario is not None and given:
         flag = "--" + given[0].replace("_", "-")
@@ -58,6 +60,7 @@ def fit_engine(
     if out is not None:
         check_profile_path(out)
     found = read_files(files, format, num_speculative_tokens, draft_tokens)
+    refuse_idle_counts(found, num_speculative_tokens, draft_tokens)
     answer = server_fit.fit_engine(found.runs, _scenario(scenario, found, settings))
     console = console_of_stdout()
     with written_too(out, lambda path: write_engine_profile(answer, files, path)):

@@ -11,43 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from simulator.commands.flags import (
-    AcceptanceRateFlag,
-    AcceptanceRatesPerPositionFlag,
-    AsJson,
-    AttentionBackendFlag,
-    ConditionalAcceptanceRatesFlag,
-    DataParallelSizeFlag,
-    DeterministicFlag,
-    DrafterWeightsFlag,
-    DraftFlag,
-    DraftHardwareFlag,
-    DraftKvTokensFlag,
-    DraftLayersFlag,
-    DraftLinkLatencySFlag,
-    DraftOverlapFlag,
-    DraftParamsFlag,
-    DraftTensorParallelSizeFlag,
-    EngineFlag,
-    ExpertParallelFlag,
-    GraphsFlag,
-    HardwareFlag,
-    MaxModelLenFlag,
-    MeanAcceptanceLengthFlag,
-    MethodFlag,
-    NodesFlag,
-    NumSpeculativeTokensFlag,
-    OverlapFlag,
-    PeerToPeerFlag,
-    PipelineParallelSizeFlag,
-    PrecisionFlag,
-    TargetFlag,
-    TensorParallelSizeFlag,
-    TreeShapeFlag,
-    YearFlag,
-    at_point,
-    path_of,
-)
+from simulator.commands.flags import AsJson, at_point, path_of, takes_point
 from simulator.console import (
     VERDICT_STYLE,
     console_of_stdout,
@@ -66,47 +30,16 @@ if TYPE_CHECKING:
     from simulator.prediction import Prediction
 
 
+@takes_point(
+    prompt_len="Prompt tokens: with output-len the prefill share counts.",
+    output_len="Output tokens.",
+    prompts_together="true: requests are sent a batch at a time.",
+    dataset="A benchmark whose usual lengths are taken.",
+    plain_step_s="Measured seconds of a plain step at this batch.",
+    plain_tokens_per_s="Measured throughput without speculation.",
+)
 def predict(
-    ctx: typer.Context,
-    hardware: HardwareFlag = None,
-    target: TargetFlag = None,
-    method: MethodFlag = None,
-    num_speculative_tokens: NumSpeculativeTokensFlag = None,
-    batch: Annotated[str | None, typer.Option(help="Sequences decoding at once (default 1).")] = None,
-    draft: DraftFlag = None,
-    draft_params: DraftParamsFlag = None,
-    drafter_weights: DrafterWeightsFlag = None,
-    draft_layers: DraftLayersFlag = None,
-    draft_kv_tokens: DraftKvTokensFlag = None,
-    tree_shape: TreeShapeFlag = None,
-    engine: EngineFlag = None,
-    year: YearFlag = None,
-    attention_backend: AttentionBackendFlag = None,
-    deterministic: DeterministicFlag = None,
-    graphs: GraphsFlag = None,
-    overlap: OverlapFlag = None,
-    peer_to_peer: PeerToPeerFlag = None,
-    max_model_len: MaxModelLenFlag = None,
-    precision: PrecisionFlag = None,
-    tensor_parallel_size: TensorParallelSizeFlag = None,
-    draft_tensor_parallel_size: DraftTensorParallelSizeFlag = None,
-    pipeline_parallel_size: PipelineParallelSizeFlag = None,
-    data_parallel_size: DataParallelSizeFlag = None,
-    expert_parallel: ExpertParallelFlag = None,
-    nodes: NodesFlag = None,
-    draft_hardware: DraftHardwareFlag = None,
-    draft_link_latency_s: DraftLinkLatencySFlag = None,
-    draft_overlap: DraftOverlapFlag = None,
-    context_len: Annotated[str | None, typer.Option(help="Mean tokens in the KV cache per sequence.")] = None,
-    prompt_len: Annotated[str | None, typer.Option(help="Prompt tokens: with output-len the prefill share counts.")] = None,
-    output_len: Annotated[str | None, typer.Option(help="Output tokens.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="A benchmark whose usual lengths are taken.")] = None,
-    mean_acceptance_length: MeanAcceptanceLengthFlag = None,
-    acceptance_rate: AcceptanceRateFlag = None,
-    acceptance_rates_per_position: AcceptanceRatesPerPositionFlag = None,
-    conditional_acceptance_rates: ConditionalAcceptanceRatesFlag = None,
-    plain_step_s: Annotated[str | None, typer.Option(help="Measured seconds of a plain step at this batch.")] = None,
-    plain_tokens_per_s: Annotated[str | None, typer.Option(help="Measured throughput without speculation.")] = None,
+    point: dict[str, str],
     table: Annotated[
         Path | None, typer.Option(help="CSV of operating points instead of flags; columns are named as the flags, with _ for -.")
     ] = None,
@@ -118,13 +51,12 @@ def predict(
     """R, speedup, break-even, verdict and interval at one operating point, or for each row of a table. No queueing."""
     from simulator import prediction
 
-    given = {name: value for name, value in ctx.params.items() if value is not None and name not in ("table", "out", "as_json")}
     if table is not None:
-        _predict_table(table, given, out, as_json)
+        _predict_table(table, point, out, as_json)
         return
     if out is not None:
         raise SpecError([Problem("--out", "", "goes with --table only")])
-    answer = at_point(given, prediction.predict_document)
+    answer = at_point(point, prediction.predict_document)
     if as_json:
         from simulator.reports.tables import prediction_sentence
 

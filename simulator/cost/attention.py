@@ -119,8 +119,8 @@ class AttentionCost:
         """Every key and value read once from memory. Blocks of query heads that share them meet in the caches; no walk is faster,
         however many units walk at once."""
         read = context
-        for _, before in asked.prefill:
-            read += smaller(before, group.window) if group.window else before
+        for new, before in asked.prefill:
+            read += new + (smaller(before, group.window) if group.window else before)
         bytes_per_token = group.kv_elements_per_token * self.kv_number_bytes
         return read * bytes_per_token / self.hardware.attention_bandwidth_bytes_per_s
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from simulator.kernel_switches import Graphs
-from simulator.number_format import WeightFormat
+from simulator.number_format import BY_NAME, WeightFormat
 from simulator.spec import Document, Spec
 from simulator.workload import MAX_TOKENS
 
@@ -26,6 +26,7 @@ class OperatingPoint(Spec):
     whether cards joined by PCIe reach each other's memory, where that is not as their drivers have it. attention_backend,
     deterministic, graphs, overlap: as in `kernel_switches.KernelSwitches`. max_model_len: tokens of the longest sequence
     admitted, where kernels depend on it; left out: the model's positions.
+    prompts_together: a batch's requests are sent at once, so that their prompts share passes; else each comes as another ends.
     """
 
     id: str = ""
@@ -45,7 +46,7 @@ class OperatingPoint(Spec):
     method: str
     draft_model: str | None = None
     draft_params: str | None = None
-    drafter_weights: WeightFormat | None = None
+    drafter_weights: Annotated[WeightFormat, BY_NAME] | None = None
     draft_layers: Count | None = None
     draft_kv_tokens: Annotated[int, Field(ge=16, le=MAX_TOKENS)] | None = None
     draft_tensor_parallel_size: Count | None = None
@@ -63,6 +64,7 @@ class OperatingPoint(Spec):
     context_len: Annotated[float, Field(ge=1, le=MAX_TOKENS)] | None = None
     prompt_len: Count | None = None
     output_len: Count | None = None
+    prompts_together: bool | None = None
     mean_acceptance_length: Annotated[float, Field(ge=1)] | None = None
     acceptance_rate: Annotated[float, Field(ge=0, le=1)] | None = None
     acceptance_rates_per_position: Rates | None = None

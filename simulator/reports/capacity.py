@@ -29,7 +29,10 @@ def capacity_sentences(answer: CapacityAnswer) -> tuple[str, ...]:
         assert plain.saturation is not None
         least = 100 * plain.sustained.points[0].rate_per_s / plain.saturation.value
         limit = plain.sustained.limited_by
-        return (f"No rate keeps the service level: {limit} is exceeded even at {least:.1g} % of what it finishes at most.",)
+        return (
+            f"No rate keeps the service level: {limit} is exceeded even at {significant(least, 1)} % of what it finishes at "
+            "most.",
+        )
     found = [_verdict(answer), *_fleets(answer)]
     limited = best.sustained.limited_by if best.sustained is not None else ""
     within = _level(answer)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from simulator.cost.spread import Estimate
 from simulator.plots.inline import InlineFigure, colour_rules
-from simulator.plots.words import interval
+from simulator.plots.words import interval, is_known
 from simulator.printed_numbers import times
 from simulator.reports.page import Figure, Page, Section
 
@@ -64,6 +64,7 @@ def _environment() -> Environment:
         "breakable": _breakable,
         "short_source": lambda text: text.partition(": ")[0],
         "slug": _slug,
+        "whole_words": lambda text: text.replace("-", "\u2011"),  # a title in large type does not break at hyphens
         "first_upper": lambda text: text[:1].upper() + text[1:],
     }
     return found
@@ -104,8 +105,10 @@ class _Bar:
     alt: str
 
 
-def _bar(gain: Estimate) -> _Bar:
-    """The interval of a gain on a logarithmic line that also shows 1, no change."""
+def _bar(gain: Estimate) -> _Bar | None:
+    """The interval of a gain on a logarithmic line that also shows 1, no change; None where requests were too few for one."""
+    if not is_known(gain):
+        return None
     left, right = math.log(min(gain.low, 1.0) / BAR_ROOM), math.log(max(gain.high, 1.0) * BAR_ROOM)
 
     def place(value: float) -> float:

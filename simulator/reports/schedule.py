@@ -12,7 +12,7 @@ from simulator.draft_policy import ByBatch
 from simulator.draft_tree import Tree
 from simulator.interchange.engine_settings import ENGINES as EXPRESSIBLE
 from simulator.interchange.engine_settings import VARYING_GAMMA, NotExpressibleError, Snippet, snippets
-from simulator.plots.words import interval
+from simulator.plots.words import batches_in_words, interval
 from simulator.printed_numbers import times
 from simulator.questions.schedule import ScheduleAnswer
 from simulator.questions.schedule_prices import Range
@@ -124,7 +124,7 @@ def _value(gain: Estimate) -> str:
 
 def _words(table: tuple[Range, ...]) -> str:
     parts = [
-        f"{'no drafts' if gamma == 0 else f'γ = {gamma}'} at batch {first}{f' to {last}' if last > first else ''}"
+        f"{'no drafts' if gamma == 0 else f'γ = {gamma}'} at batch {batches_in_words(first, last)}"
         for first, last, gamma in table
     ]
     return f"{', '.join(parts)}."

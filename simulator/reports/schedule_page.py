@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.plots.words import short_name, speculation_name
+from simulator.plots.words import batches_in_words, short_name, speculation_name
 from simulator.printed_numbers import times
 from simulator.questions.schedule import ScheduleAnswer
 from simulator.reports.page import Block, Code, Fact, Figure, Page, Section, Table, Text, Verdict
@@ -47,16 +47,16 @@ def schedule_page(answer: ScheduleAnswer) -> Page:
         *closing_sections(scenario, answer.remarks),
     )
     asked = (
-        f"{short_name(deployment.target.name)} with {speculation_name(scenario)} on {deployment.devices} × "
-        f"{deployment.hardware.name} under {deployment.engine.name}."
+        f"{short_name(deployment.target.name)} with {speculation_name(scenario)} on {scenario.devices} "
+        f"under {deployment.engine.name}."
     )
     return Page("schedule", f"{scenario.name}: {outcome}", asked, verdict, sections, closing_words(scenario))
 
 
 def _facts(answer: ScheduleAnswer) -> Iterator[Fact]:
     if answer.needed:
-        for first, last, gamma in answer.table[:4]:
-            yield Fact("off" if gamma == 0 else f"γ = {gamma}", f"at batch {first} to {last}")
+        for first, last, gamma in answer.table:
+            yield Fact("off" if gamma == 0 else f"γ = {gamma}", f"at batch {batches_in_words(first, last)}")
     else:
         gained = "" if answer.off else f"{answer.metric}, {gain_in_words(answer.over_none)} against none"
         yield Fact("off" if answer.best_fixed == 0 else f"γ = {answer.best_fixed}", "at every batch", gained)

@@ -16,6 +16,7 @@ from simulator.speculation import (
     Speculation,
     default_drafter_weights,
     mixed_warning,
+    unread_warning,
     weights_warning,
 )
 from simulator.workload import RequestSource, shares_prefixes
@@ -56,7 +57,10 @@ def deployment_of(
 def _target_weights(reading: Reading, spec: TargetSpec) -> str:
     model = reading.document.beside(spec.model)
     reading.warnings.extend(weights_warning(spec.weights, stored_weights(model)))
-    return spec.weights or published_weights(model) or "bf16"
+    found = spec.weights or published_weights(model)
+    if found is None:
+        reading.warnings.extend(unread_warning(model, "bf16", "target.weights"))
+    return found or "bf16"
 
 
 def _drafter_weights(
@@ -66,9 +70,11 @@ def _drafter_weights(
         return hardware.wide_dtype
     if speculation.drafter_weights is not None:
         return speculation.drafter_weights
-    stored = None if speculation.drafter is None else stored_weights(reading.document.beside(speculation.drafter))
+    named = None if speculation.drafter is None else reading.document.beside(speculation.drafter)
+    stored = None if named is None else stored_weights(named)
     chosen, warning = default_drafter_weights(speculation.method, weights, hardware.wide_dtype, stored, drafter)
-    reading.warnings.extend([warning] if warning else [])
+    unread = unread_warning(named, chosen, "speculation.drafter_weights")
+    reading.warnings.extend(unread or ([warning] if warning else []))
     return chosen
 
 
