@@ -13,6 +13,8 @@ import pytest
 
 from simulator.__main__ import main
 from simulator.cost.spread import Estimate
+from simulator.interchange.engine_settings import PromptsApart, Setting, snippets
+from simulator.kernel_switches import KernelSwitches
 from simulator.plots.tornado import tornado_figure
 from simulator.printed_numbers import significant, times
 from simulator.questions.break_even import BreakEven, break_even
@@ -26,8 +28,10 @@ from simulator.reports.comparison import comparison_summary
 from simulator.reports.comparison_page import comparison_page
 from simulator.reports.explanation import explanation_summary
 from simulator.reports.explanation_page import explanation_page
+from simulator.reports.exports import setting_files
 from simulator.reports.files import to_json
 from simulator.reports.html import html
+from simulator.reports.page import Code
 from simulator.reports.run_page import run_page
 from simulator.reports.schedule_page import schedule_page
 from simulator.reports.summary import csv_text
@@ -220,3 +224,27 @@ def test_uncertain_coefficients_are_named_with_their_unit_as_the_sentence_below_
 def test_the_least_rate_that_fails_is_told_without_an_exponent() -> None:
     assert [significant(value, 1) for value in (12.5, 3.0, 0.25)] == ["10", "3", "0.2"]
     assert times(1.0) == "1.00×"
+
+
+def test_settings_of_one_command_line_do_not_replace_each_other() -> None:
+    setting = Setting(
+        "eagle3",
+        3,
+        "a/b",
+        prompts_apart=PromptsApart(2, 4, 8),
+        kernels=KernelSwitches(attention_backend="triton", deterministic=True),
+    )
+    for engine in ("vllm", "sglang"):
+        found = snippets(engine, setting)
+        (text,) = setting_files(found).values()
+        assert len(found) > 1
+        assert all(snippet.text.strip() in text for snippet in found)
+    table = Setting("eagle3", 3, "a/b", by_batch=((1, 8, 3), (9, 64, 0)))
+    assert set(setting_files(snippets("sglang", table))) == {"sglang_flags.txt", "sglang_adaptive.json"}
+
+
+def test_settings_of_another_engine_are_said_not_to_be_simulated_on_every_page() -> None:
+    page = schedule_page(scheduled())
+    about = [block.about for section in page.sections for block in section.blocks if isinstance(block, Code)]
+    assert about[0] == "For vllm, on the command line:"
+    assert all("(not the engine simulated)" in text for text in about[1:])
