@@ -106,10 +106,10 @@ def measure(
     server = Server.of(asked, max(asked.shapes, key=lambda shape: shape.nodes, default=None))
     begin = time.process_time()
     arriving = asked.requests()
-    generated = time.process_time()
-
     if replicas > 1:
         arriving = tuple(replace(request, arrival_s=request.arrival_s / replicas) for request in arriving)
+    generated = time.process_time()
+
     engines = [server.engine() for _ in range(replicas)]
     expect = {} if server.paths is None else {"expect": server.paths.expect}
     result = serve_on_replicas(arriving, engines, server.path, router=router, readable=readable, **expect)

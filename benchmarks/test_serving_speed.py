@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -58,7 +58,18 @@ def test_choosing_drafts_by_batch_costs_little() -> None:
     assert by_batch.serve_s <= 3 * fixed.serve_s
 
 
-@pytest.mark.parametrize("router", ["round_robin", "least_outstanding", "least_kv"])
+def test_a_run_keeps_to_one_thread() -> None:
+    """CPU time counts every thread of the program: idle ones of a library must not spin meanwhile."""
+    measure("B", 0)  # what is left of others is over by now
+    all_before, own_before = time.process_time(), time.thread_time()
+    measure("B", 0)
+    own_s = time.thread_time() - own_before
+    others_s = time.process_time() - all_before - own_s
+    print(f"\nother threads: {others_s:.3f} CPU seconds beside {own_s:.3f}")
+    assert others_s <= 0.02 * own_s
+
+
+@pytest.mark.parametrize("router", get_args(RouterName))
 def test_eight_replicas_cost_little_more_than_one(router: RouterName) -> None:
     ratios = []
     for _ in range(3):

@@ -18,12 +18,15 @@ from simulator.questions.capacity import capacity
 from simulator.reports import files
 from simulator.scenario import scenario_of
 from simulator.serving import Engine, KVTransfer, Prefill, RouterName, ServingResult, serve, serve_on_replicas, summarise
+from simulator.serving.replica import Replica
+from simulator.serving.router import CHOICES, least_outstanding
 from simulator.serving_engine import KVTransferKind
 from simulator.simulation import Server, simulate
 from simulator.simulation.saturation import saturation_of
 from simulator.spec import Document, SpecError
 from simulator.workload import Request
 from tests.test_laws import NAMED, STEP_S, AffinePricer, IndependentPath, Scenario, drawn, roomy
+from tests.test_routers import run as behind_a_router
 
 KINDS: tuple[KVTransferKind, ...] = ("after_prompt", "by_chunk", "by_layer")
 ROUTERS: tuple[RouterName, ...] = ("round_robin", "least_outstanding", "least_kv", "prefix_aware")
@@ -267,6 +270,30 @@ def test_routers_see_nothing_of_who_gave_up_and_of_caches_that_have_gone() -> No
     assert [record.cancelled_s for record in given_up.records] == [1.0, 3.0, 5.0]
     answered = sent_on([Request(i, 2.0 * i, 8, 2) for i in range(3)], replace(late, latency_s=0.0), router="least_kv")
     assert prefill_engines(given_up) == prefill_engines(answered) == [0, 0, 0]
+
+
+def test_routers_count_who_is_here_and_has_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted anew, sequence by sequence, whenever a request arrives."""
+    most_here = most_given_up = 0
+
+    def choose(replicas: Sequence[Replica], request: Request) -> int:
+        nonlocal most_here, most_given_up
+        for replica in replicas:
+            at = replica.scheduler
+            here = [*at.running, *at.waiting, *at.offered, *at.in_transit.values(), *at.landed]
+            given_up = sum(sequence.cancelled_s is not None for sequence in here)
+            assert replica.outstanding == sum(sequence.cancelled_s is None and not sequence.ended for sequence in here)
+            most_here, most_given_up = max(most_here, replica.outstanding), max(most_given_up, given_up)
+        return least_outstanding(replicas, request)
+
+    monkeypatch.setitem(CHOICES, "least_outstanding", choose)
+    for seed in range(60):
+        scenario = replace((drawn, roomy)[seed % 2](seed), num_requests=40, time_out_s=(0.0, 0.3, 1.5)[seed % 3])
+        for readable in (False, True):
+            behind_a_router(scenario, "least_outstanding", readable=readable)
+            run(scenario, variety(seed)[0], router="least_outstanding", readable=readable)
+    assert most_here > 10
+    assert most_given_up > 5
 
 
 def test_the_fast_engine_takes_many_rounds_at_once_where_prompts_are_computed_elsewhere() -> None:

@@ -309,6 +309,23 @@ def test_one_output_token_is_all_prefill_and_the_drafts_own_makes_it_slower():
     assert found[0] == found[1] < 1
 
 
+def test_prompts_that_come_together_share_passes_as_far_as_these_reach():
+    def speedup(prompt: int, batch: int, **more: bool) -> float:
+        fields = {"context_len": None, "prompt_len": prompt, "output_len": 300, "mean_acceptance_length": 2.5, "engine": "sglang"}
+        found = answer(**fields, batch=batch, **more)
+        assert found.speedup < 2.5 / found.r
+        return found.speedup
+
+    apart, together = (speedup(250, 16, **more) for more in ({}, {"prompts_together": True}))
+    assert together > 1.02 * apart
+    # Each fills a pass.
+    assert speedup(8192, 4, prompts_together=True) == pytest.approx(speedup(8192, 4), rel=1e-6)
+    with pytest.raises(SpecError, match="prompts-together: goes with a batch of several"):
+        answer(prompts_together=True)
+    with pytest.raises(SpecError, match="prompts-together: goes with the lengths"):
+        answer(prompts_together=True, batch=8)
+
+
 def test_unstated_lengths_of_a_dataset_widen_the_interval_of_a_benchmark_and_not_that_of_r():
     usual = answer(context_len=None, dataset="gsm8k", mean_acceptance_length=2.5)
     stated = answer(context_len=None, dataset="gsm8k", prompt_len=250, output_len=190, mean_acceptance_length=2.5)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @takes_point(
     prompt_len="Prompt tokens: with output-len the prefill share counts.",
     output_len="Output tokens.",
+    prompts_together="true: requests are sent a batch at a time.",
     dataset="A benchmark whose usual lengths are taken.",
     plain_step_s="Measured seconds of a plain step at this batch.",
     plain_tokens_per_s="Measured throughput without speculation.",

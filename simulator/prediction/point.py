@@ -26,6 +26,7 @@ class OperatingPoint(Spec):
     whether cards joined by PCIe reach each other's memory, where that is not as their drivers have it. attention_backend,
     deterministic, graphs, overlap: as in `kernel_switches.KernelSwitches`. max_model_len: tokens of the longest sequence
     admitted, where kernels depend on it; left out: the model's positions.
+    prompts_together: a batch's requests are sent at once, so that their prompts share passes; else each comes as another ends.
     """
 
     id: str = ""
@@ -63,6 +64,7 @@ class OperatingPoint(Spec):
     context_len: Annotated[float, Field(ge=1, le=MAX_TOKENS)] | None = None
     prompt_len: Count | None = None
     output_len: Count | None = None
+    prompts_together: bool | None = None
     mean_acceptance_length: Annotated[float, Field(ge=1)] | None = None
     acceptance_rate: Annotated[float, Field(ge=0, le=1)] | None = None
     acceptance_rates_per_position: Rates | None = None

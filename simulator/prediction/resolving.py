@@ -91,8 +91,9 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     acceptance = _acceptance(point, document)
     unknown = point.context_len is None and (prompt is None or output is None)
     extra_std = math.hypot(extra_std, tp_std)
+    together = bool(point.prompts_together)
     return Question(
-        deployment, gamma, point.batch, context, prompt, output, acceptance, extra_std, tuple(warnings), usual, unknown
+        deployment, gamma, point.batch, context, prompt, output, acceptance, extra_std, tuple(warnings), usual, unknown, together
     )
 
 
@@ -175,10 +176,13 @@ def _check_uses(point: OperatingPoint, engine: ServingEngine, document: Document
         ("draft_layers", "goes with method layer_skip only", point.method != "layer_skip"),
         ("draft_kv_tokens", "goes with method sparse_kv only", point.method != "sparse_kv"),
         ("max_model_len", "must be left out: kernels here do not depend on it", engine.idle_block_s is None),
+        ("prompts_together", "goes with a batch of several", point.batch == 1),
     ]
     if not is_table(document):
         drafterless = point.method in MODELLESS_METHODS
+        no_lengths = point.dataset is None and (point.prompt_len is None or point.output_len is None)
         idle += [
+            ("prompts_together", "goes with the lengths of prompts and outputs, or a dataset's", no_lengths),
             ("draft_params", "must be left out: heads are built from the target", point.method in HEAD_FAMILIES),
             ("draft_tensor_parallel_size", f"must be left out: method {point.method} has no drafter model", drafterless),
             ("plain_tokens_per_s", "must be left out beside plain_step_s: either says it", point.plain_step_s is not None),

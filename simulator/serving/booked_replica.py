@@ -130,8 +130,8 @@ class BookedReplica(Replica):
         """Blocks that the round in progress holds beyond those of the first of its span, which the pool counts."""
         if self._span is None or self._rounds == 1:
             return 0
-        blocks = self.scheduler.timeline.coming(BLOCKS, self._rounds)
-        return int(blocks[bisect_left(self._span.end_s, self.env.now, 0, self._rounds - 1)] - blocks[0])
+        timeline, over = self.scheduler.timeline, bisect_left(self._span.end_s, self.env.now, 0, self._rounds - 1)
+        return timeline.next(BLOCKS, over + 1) - timeline.next(BLOCKS)
 
     # ------------------------------------------------------------------------------------------------------------ clock
 

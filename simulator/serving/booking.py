@@ -156,7 +156,7 @@ class Tables:
 class Timeline:
     """Sums over all bookings, by round. It keeps the rounds that are past until it is told to forget them.
 
-    LONGEST is a maximum, so that taking a booking away computes it anew.
+    LONGEST is a maximum, so that taking the longest booking away computes it anew.
     """
 
     def __init__(self, tables: Tables, window: int | None):
@@ -199,6 +199,8 @@ class Timeline:
         for row, values in booking.rows:
             self.rows[row, first:last] -= values[done:]
         self.rows[CUT, last - 1] -= booking.cut
+        if not (self.rows[LONGEST, first:last] == booking.context[done:]).any():
+            return  # others are longer
         self.rows[LONGEST, first:last] = 0
         for other in self.bookings.values():
             end = min(other.end, booking.end)
@@ -312,11 +314,14 @@ class BookingScheduler(Scheduler):
         self.unbooked = []
 
     def _in_order(self, sequences: list[SequenceState]) -> list[SequenceState]:
-        """In the order of running, each once: answers that end with one step are told in that order."""
+        """In the order of running, in which they come after all that stand on the timeline, each once: answers that end with one
+        step are told in that order."""
         if len(sequences) < 2:
             return sequences
         wanted = set(sequences)
-        return [sequence for sequence in self.running if sequence in wanted]
+        found = [sequence for sequence in self.running[len(self.timeline.bookings) :] if sequence in wanted]
+        assert len(found) == len(wanted)
+        return found
 
     def unbook_all(self) -> None:
         """Back to sequence by sequence."""

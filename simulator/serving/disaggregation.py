@@ -79,8 +79,12 @@ class Disaggregation:
         return True
 
     def give_up(self, sequence: SequenceState) -> None:
-        """The client of a request goes away now."""
-        self._moves[sequence.request_id].here.give_up(sequence)
+        """The client of a request goes away now, from the engine that has it and from the other end of its way."""
+        move = self._moves[sequence.request_id]
+        move.here.give_up(sequence)
+        for replica in self._with_blocks(move):
+            if replica is not move.here:
+                replica.outstanding -= 1
 
     def over(self, request_id: int) -> None:
         """A request has been answered."""
@@ -117,10 +121,13 @@ class Disaggregation:
 
     def dropped(self, sequence: SequenceState) -> None:
         """One that was given up has left an engine: the other need not keep its blocks."""
-        move = self._moves.pop(sequence.request_id)
-        for replica in (self.prefill[move.prefill], self.decode[move.decode]):
-            if replica.scheduler.in_transit.get(sequence.request_id) is sequence:
-                replica.let_go(sequence)
+        for replica in self._with_blocks(self._moves.pop(sequence.request_id)):
+            replica.let_go(sequence)
+
+    def _with_blocks(self, move: _Move) -> list[Replica]:
+        """The engines that keep blocks for a cache on its way."""
+        ends = self.prefill[move.prefill], self.decode[move.decode]
+        return [replica for replica in ends if replica.scheduler.in_transit.get(move.sequence.request_id) is move.sequence]
 
     # --------------------------------------------------------------------------------------------------------- the link
 

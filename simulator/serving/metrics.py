@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +70,7 @@ class Distribution:
         whole = np.floor(place)
         below = values[np.searchsorted(up_to, whole, "right")]
         above = values[np.searchsorted(up_to, np.minimum(whole + 1, count - 1), "right")]
-        return cls(count, float(values @ times / count), *(below + (place - whole) * (above - below)).tolist())
+        return cls(count, _weighted_sum(values, times) / count, *(below + (place - whole) * (above - below)).tolist())
 
     @classmethod
     def of_weighted(cls, values: Floats, weights: Floats) -> Distribution | None:
@@ -84,7 +85,7 @@ class Distribution:
         values, up_to = values[order], np.cumsum(weights[order])
         # The rounding of a sum must not ask for a value more.
         places = np.searchsorted(up_to, (1 - 1e-12) * up_to[-1] * np.array(PERCENTILES) / 100)
-        return cls(len(values), float(values @ weights[order] / up_to[-1]), *values[places].tolist())
+        return cls(len(values), _weighted_sum(values, weights[order]) / float(up_to[-1]), *values[places].tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,27 +296,27 @@ def load_in(result: ServingResult, window: Window, prefill: bool = False) -> Loa
         theirs = (result.replica_of_step >= decoding) == prefill
         weight, used_blocks = weight * theirs, used_blocks[theirs]
         replicas = result.prefill_replicas if prefill else decoding
-    busy_s, decoding_s = float(weight.sum()), float(weight @ steps.column("decode_sequences"))
+    busy_s, decoding_s = float(weight.sum()), _weighted_sum(steps.column("decode_sequences"), weight)
     in_window = np.divide(weight, seconds, out=seconds, where=seconds > 0)
-    busy_share = {name: float(in_window @ steps.term(name)) / busy_s for name in steps.term_names} if busy_s > 0 else {}
+    busy_share = {name: _weighted_sum(steps.term(name), in_window) / busy_s for name in steps.term_names} if busy_s > 0 else {}
     prompts = [name for name in busy_share if name.startswith("prefill")]
     drafting = steps.column("drafted") > 0
-    beside_s = math.fsum(float((in_window * drafting) @ steps.term(name)) for name in prompts)
+    beside_s = math.fsum(_weighted_sum(steps.term(name), in_window * drafting) for name in prompts)
 
     def mean(name: str) -> float | None:
-        return _ratio(float(weight @ steps.column(name)), busy_s)
+        return _ratio(_weighted_sum(steps.column(name), weight), busy_s)
 
     return Load(
         busy_fraction=_ratio(busy_s, window.seconds * replicas) or 0.0,
         mean_running=mean("running"),
         mean_decode_sequences=mean("decode_sequences"),
-        mean_context_tokens=_ratio(float(weight @ steps.column("context_tokens")), decoding_s),
+        mean_context_tokens=_ratio(_weighted_sum(steps.column("context_tokens"), weight), decoding_s),
         mean_waiting=mean("waiting"),
         mean_used_blocks=mean("used_blocks"),
         peak_used_blocks=int(used_blocks.max(initial=0)),
         busy_share=busy_share,
         prefill_share=math.fsum(busy_share[name] for name in prompts),
-        drafting_share=max((float(weight @ drafting) - beside_s) / busy_s, 0.0) if busy_s > 0 else 0.0,
+        drafting_share=max((float(weight[drafting].sum()) - beside_s) / busy_s, 0.0) if busy_s > 0 else 0.0,
     )
 
 
@@ -418,6 +419,11 @@ def paired_ratio(
 
 def _present(values: Floats) -> Floats:
     return values[~np.isnan(values)]
+
+
+def _weighted_sum(values: NDArray[Any], weights: NDArray[Any]) -> float:
+    """Not by `@`: for long arrays that wakes a thread on every core, which spins on, and their number decides how sums round."""
+    return float((values * weights).sum())
 
 
 def _ratio(numerator: float, denominator: float) -> float | None:

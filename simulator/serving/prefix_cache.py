@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from simulator.workload import Content
@@ -18,6 +19,7 @@ Run = tuple[Hashable, int]
 """Consecutive blocks inside one text, or one block across the border of two: (what it begins with, blocks)."""
 
 
+@lru_cache(maxsize=2)  # a router looks for one text on every replica, and then sends it to one
 def block_runs(content: Content, block_tokens: int) -> tuple[Run, ...]:
     """The full blocks of a text.
 

@@ -67,7 +67,7 @@ class Replica:
     `request_done` is called with its id as each request finishes; `arrived` with each that is queued. `next_arrival_s` tells
     when the next one comes, where that is known. `instant`: the order of what happens at one time, where that matters to other
     replicas. `transfers`: where prompts are computed and decoded on engines of their own; `hands_over`: this one computes
-    prompts, and `makes_first_token` too.
+    prompts, and `makes_first_token` too. `outstanding`: requests that are here, without those that were given up.
     """
 
     transfers: Transfers | None = None
@@ -85,6 +85,7 @@ class Replica:
         self.instant = instant
         self.env, self.rules, self.pricer, self.paths = env, rules, pricer, paths
         self.scheduler = Scheduler(rules, num_speculative_tokens)
+        self.outstanding = 0
         self.records = RequestRecords()
         self._steps = StepRecords()
         self.request_done: Callable[[int], None] = lambda _: None
@@ -147,11 +148,13 @@ class Replica:
 
     def queue(self, sequence: SequenceState) -> None:
         """Queues a request that has arrived."""
+        self.outstanding += 1
         self.scheduler.waiting.append(sequence)
         self._look_up()
 
     def offer(self, sequence: SequenceState) -> None:
         """Blocks are wanted here for a prompt that another engine computes."""
+        self.outstanding += 1
         self.scheduler.offered.append(sequence)
         self._look_up()
 
@@ -165,12 +168,14 @@ class Replica:
 
     def let_go(self, sequence: SequenceState) -> None:
         """The blocks of a prompt that was handed over, or whose cache will not come, are not needed any more."""
+        self.outstanding -= sequence.cancelled_s is None
         self.scheduler.let_go(sequence)
         self._look_up()
 
     def give_up(self, sequence: SequenceState) -> None:
         """The client of a request that is here goes away now; the engine lets it go at the end of the step in progress."""
         sequence.cancelled_s = self.env.now
+        self.outstanding -= 1
         self.scheduler.cancelled.append(sequence)
         self._look_up()
 
@@ -289,6 +294,7 @@ class Replica:
         """A sequence has emitted its last token."""
         self.records.add(sequence, finish_s, first_round, burst_tokens)
         if sequence.cancelled_s is None:
+            self.outstanding -= 1
             self.request_done(sequence.request_id)
 
 

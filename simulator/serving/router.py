@@ -24,7 +24,7 @@ MOST_TIMES_APART = 1.5
 
 def least_outstanding(replicas: Sequence[Replica], request: Request) -> int:  # noqa: ARG001
     """The replica with the fewest requests that wait or run; of equal ones the first."""
-    outstanding = [replica.scheduler.outstanding for replica in replicas]
+    outstanding = [replica.outstanding for replica in replicas]
     return outstanding.index(min(outstanding))
 
 
@@ -33,16 +33,17 @@ def least_kv(replicas: Sequence[Replica], request: Request) -> int:  # noqa: ARG
 
     Requests that wait hold no blocks yet, as in the gauge that engines report.
     """
-    load = [(replica.used_blocks / replica.rules.total_blocks, replica.scheduler.outstanding) for replica in replicas]
+    load = [(replica.used_blocks / replica.rules.total_blocks, replica.outstanding) for replica in replicas]
     return load.index(min(load))
 
 
 def prefix_aware(replicas: Sequence[Replica], request: Request) -> int:
     """The replica whose prefix cache holds most of the prompt, where that is much of it and load is not lopsided; else the one
     with the fewest requests, which also decides between equal ones."""
-    outstanding = [replica.scheduler.outstanding for replica in replicas]
+    outstanding = [replica.outstanding for replica in replicas]
     fewest, most = min(outstanding), max(outstanding)
-    if not (most - fewest > MOST_REQUESTS_APART and most > MOST_TIMES_APART * fewest):
+    lopsided = most - fewest > MOST_REQUESTS_APART and most > MOST_TIMES_APART * fewest
+    if request.content is not None and not lopsided:
         cached = [replica.cached_tokens(request) for replica in replicas]
         longest = max(cached)
         if longest > LEAST_SHARE_CACHED * request.prompt_tokens:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import chain
 
 from simulator.serving.kv_cache import KVCache
 from simulator.serving.plan import StepPlan
@@ -99,14 +98,6 @@ class Scheduler:
     def _alone(self) -> bool:
         """Whether nothing holds blocks."""
         return not (self.running or self.in_transit or self.landed)
-
-    @property
-    def outstanding(self) -> int:
-        """Requests that wait or run, without those that were given up, here or on another engine that has them too."""
-        if not (self.cancelled or self.offered or self.in_transit or self.landed):
-            return len(self.running) + len(self.waiting)
-        here = chain(self.running, self.waiting, self.offered, self.in_transit.values(), self.landed)
-        return sum(sequence.cancelled_s is None and not sequence.ended for sequence in here)
 
     def _begin_plan(self) -> StepPlan:
         """A plan with nothing in it yet."""
