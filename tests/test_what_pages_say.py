@@ -137,7 +137,9 @@ def test_what_no_acceptance_repays_is_not_given_a_number_to_reach() -> None:
 def test_a_win_in_company_is_not_called_one_at_small_batch(wins_at: tuple[int, ...], outcome: str) -> None:
     answer = breaks_even()
     points = tuple(replace(each, speedup=1.5 if each.batch in wins_at else 0.8, fits=True) for each in answer.points)
-    assert break_even_page(replace(answer, points=points)).verdict.outcome == outcome
+    told = break_even_page(replace(answer, points=points)).verdict
+    assert told.outcome == outcome
+    assert told.number == (str(max(wins_at)) if 1 in wins_at else "")
 
 
 def test_a_batch_that_does_not_fit_is_in_brackets_in_every_row() -> None:
@@ -192,6 +194,10 @@ def test_the_advice_about_a_demand_is_what_the_sentences_say(demand: float, set_
     assert ("set it;" in said) is set_it
     assert page.verdict.advice.startswith("Serve with") is set_it
     assert ("set what run names" in page.verdict.advice) is not set_it
+    settings = next(section for section in page.sections if section.title == "Settings to use")
+    assert any("for filled copies" in getattr(block, "text", "") for block in settings.blocks) is (
+        not set_it and page.verdict.tone == "good"
+    )
 
 
 def test_every_row_of_a_table_by_batch_is_a_fact_and_a_single_batch_no_range() -> None:
