@@ -38,7 +38,9 @@ def capacity(
     ] = None,
     head_room: Annotated[str | None, typer.Option(help="Share of the sustainable rate to keep free (default 0.2).")] = None,
     price_per_gpu_hour: Annotated[str | None, typer.Option(help="What a device costs an hour, in any currency.")] = None,
-    repetitions: Annotated[int, typer.Option(min=1, max=100, help="Independent runs at each rate.")] = 4,
+    repetitions: Annotated[
+        int | None, typer.Option(min=1, max=100, help="Independent runs at each rate, at most (default: 4 to 16, as are quick).")
+    ] = None,
     out: OutDir = None,
     as_json: AsJson = False,
 ) -> None:
