@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from simulator.printed_numbers import unbroken
 from simulator.spec import Problem, SpecError
 from simulator.text_table import text_tables
 from simulator.whole_file import write_whole
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from simulator.interchange.engine_settings import Snippet
     from simulator.simulation import Progress
 
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+# What is printed holds names of files and models: brackets and colons in them are no markup.
+err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 VERDICT_STYLE = {"win": "bold green", "lose": "bold red", "close": "bold yellow"}
 
 
@@ -45,7 +46,7 @@ def console_of_stdout() -> Console:
     stated = os.environ.get("COLUMNS", "")
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     width = max(int(stated), FEWEST_COLUMNS) if stated.isdecimal() and int(stated) else None if on_terminal else PAGE_COLUMNS
-    return _ResultConsole(highlight=False, width=width)
+    return _ResultConsole(highlight=False, markup=False, emoji=False, width=width)
 
 
 def print_table(console: Console, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -59,8 +60,7 @@ def print_table(console: Console, header: Sequence[str], rows: Iterable[Sequence
 
 def print_sentence(console: Console, text: str, style: str = "", indent: str = "") -> None:
     """Wrapped between words, but not inside ``γ = 5``, ``80 %`` or a name with hyphens."""
-    joined = re.sub(r"(?<=[γτRα*]) = (?=\d)|(?<=\d) (?=%)", lambda space: space[0].replace(" ", "\u00a0"), text)
-    lines = textwrap.wrap(joined, console.width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    lines = textwrap.wrap(unbroken(text), console.width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
     for line in lines:
         console.print(Text(line.replace("\u00a0", " "), style=style))
 
@@ -92,6 +92,24 @@ def print_snippets(console: Console, snippets: Iterable[Snippet]) -> None:
 def print_notes(console: Console, notes: Iterable[str], warnings: Iterable[str]) -> None:
     for text in (*notes, *(f"Note: {warning}" for warning in warnings)):
         print_sentence(console, text, "dim")
+
+
+@contextmanager
+def written_too(out: Path | None, write: Callable[[Path], object]) -> Iterator[None]:
+    """Tells an answer inside, then writes it to `out`, if given: where one of the two cannot be done, the other still is."""
+    try:
+        yield
+    except (OSError, SpecError):  # the reader is gone, or there is no room for what is told or written before
+        if out is not None:
+            write(out)
+        raise
+    if out is not None:
+        write(out)
+
+
+def print_written(console: Console, what: str, *paths: Path) -> None:
+    """Where something was written, in one line however long it is: a path is there to be copied."""
+    console.print(f"{what}: {', '.join(map(str, paths))}", soft_wrap=True)
 
 
 def print_json(document: dict[str, Any]) -> None:
@@ -137,7 +155,7 @@ def progress_bars(quiet: bool, doing: str = "simulating", things: str = "request
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed}/{task.total} " + things),
         TimeRemainingColumn(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from simulator.architecture import ModelArchitecture
+from simulator.architecture import RECURRENT, ModelArchitecture
 from simulator.hardware import Quantity
 from simulator.kernel_switches import KernelSwitches
 from simulator.serving_engine import ServingEngine
@@ -33,7 +33,7 @@ def start_faults(engine: ServingEngine, switches: KernelSwitches) -> Iterator[tu
         yield "graphs", f"must be left out: {engine.name} captures none", switches.graphs, ()
     elif switches.graphs == "piecewise" and choices.pieces is None:
         yield "graphs", f"must be none or left out: {engine.name} captures whole steps", switches.graphs, ("none",)
-    if not switches.overlap and not engine.unoverlapped_s:
+    if switches.overlap is False and not engine.unoverlapped_s:
         yield "overlap", f"must be left out: what {engine.name} takes without is not known", False, ()
 
 
@@ -65,8 +65,12 @@ def started(engine: ServingEngine, switches: KernelSwitches, longest_context: in
         backend = choices.attention_backends[switches.attention_backend]
         changes["walk_factor"] = backend.walk_factor
         changes["latent_attention"] = backend.latent or engine.latent_attention
+        if engine.round_graphs.get(switches.attention_backend) and choices.pieces is not None:
+            changes |= {"round_piece_launch_s": choices.pieces.launch_s, "round_piece_gap_s": choices.pieces.gap_s}
         if switches.deterministic and backend.deterministic == "fixed_split":
             changes["idle_block_s"] = backend.idle_block_s
+        if switches.deterministic and backend.one_stage is not None:
+            changes["walk_factor"] = backend.one_stage.walk_factor
         if switches.deterministic or backend.rules != engine.attention:
             changes["measured"] = engine.measured.without_kernels()
     if switches.deterministic and choices.deterministic is not None:
@@ -75,8 +79,12 @@ def started(engine: ServingEngine, switches: KernelSwitches, longest_context: in
         changes |= {"graphs": None, "verification_graphs": None}
     if switches.graphs is not None and choices.pieces is not None:
         changes |= {"piece_launch_s": choices.pieces.launch_s, "piece_gap_s": choices.pieces.gap_s}
-    if not switches.overlap:
-        changes |= {"unoverlapped_methods": (), "unoverlapped_s": {}}
+    if switches.overlap:
+        changes["unoverlapped_layers"] = ()
+    elif switches.overlap is False:
+        # What all targets pay is a constant of every step; only recurrent ones pay the rest.
+        rest = {part: each for part, each in engine.unoverlapped_s.items() if part not in _UNOVERLAPPED}
+        changes |= {"unoverlapped_methods": (), "unoverlapped_s": rest, "unoverlapped_layers": RECURRENT if rest else ()}
         for part, paying in _UNOVERLAPPED.items():
             changes[paying] = _added(getattr(engine, paying), engine.unoverlapped_s.get(part))
     return engine.model_copy(update=changes)

@@ -25,12 +25,13 @@ class KernelSwitches(Spec):
     """attention_backend: the kernels that serve passes of several rows a sequence, by the name that the engine gives them.
     deterministic: kernels whose results do not depend on the batch (SGLang's deterministic inference, vLLM's batch invariance).
     graphs: only pieces between attention layers are captured, or nothing is; left out: whole steps, as the engine does.
-    overlap: false where no step is prepared ahead."""
+    overlap: false where no step is prepared ahead; true where a server was told to do so under targets for which the engine does
+    not by itself (`ServingEngine.unoverlapped_layers`)."""
 
     attention_backend: str | None = None
     deterministic: bool = False
     graphs: Graphs | None = None
-    overlap: bool = True
+    overlap: bool | None = None
 
     @model_validator(mode="after")
     def _says_which_attention(self) -> KernelSwitches:
@@ -40,10 +41,32 @@ class KernelSwitches(Spec):
 
 
 class AttentionRule(Spec):
-    """The regime on devices of at least this compute capability ("0" = any, also devices without one)."""
+    """The regime on devices of at least this compute capability ("0" = any, also devices without one), of these vendors (any
+    where empty). A rule that names a device's vendor goes before those that name none."""
 
     from_compute_capability: Capability
     regime: AttentionRegime
+    vendors: tuple[str, ...] = ()
+
+
+class OneStageKernel(Spec):
+    """What serves several rows a sequence where results do not depend on the batch, if not the kernel that usually does: one walk
+    over cached and new tokens alike, over a list of their places that every layer writes anew.
+
+    walk_factor: as `AttentionBackend.walk_factor`, of one block of `tile_rows` rows, which it computes whole. list_kernels: small
+    kernels that write the list, in each layer.
+    """
+
+    walk_factor: Quantity
+    tile_rows: Annotated[int, Field(ge=1)]
+    list_kernels: Annotated[int, Field(ge=0)]
+
+
+class RoundGraphs(Spec):
+    """Whether whole graphs hold passes of several rows a sequence, on devices of at least this compute capability."""
+
+    from_compute_capability: Capability
+    whole: bool
 
 
 class AttentionBackend(Spec):
@@ -54,7 +77,7 @@ class AttentionBackend(Spec):
     what they do with latent attention, where that is not what the engine does without being told.
     deterministic: what they give up for results that do not depend on the batch: `unsplit` caches, of plain steps too, or splits
     of `split_tokens` tokens each. The latter's grid is as wide as the longest context allowed, and every block that finds nothing
-    to do takes `idle_block_s`. Absent: they cannot be deterministic.
+    to do takes `idle_block_s`. Absent: they cannot be deterministic. one_stage: their kernel for several rows a sequence then.
     """
 
     rules: tuple[AttentionRule, ...]
@@ -64,6 +87,7 @@ class AttentionBackend(Spec):
     deterministic: Literal["unsplit", "fixed_split"] | None = None
     split_tokens: Annotated[int, Field(ge=1)] | None = None
     idle_block_s: Quantity | None = None
+    one_stage: OneStageKernel | None = None
 
 
 class InvariantMatrices(Spec):
@@ -110,9 +134,17 @@ class Choices(Spec):
 
 def regime_on(rules: Sequence[AttentionRule], hardware: Hardware) -> AttentionRegime:
     """The kernel that serves several query rows a sequence on this device."""
+    capability, vendor = version(hardware.profile.compute_capability or "0"), hardware.profile.vendor
+    here = [rule for rule in rules if not rule.vendors or vendor in rule.vendors]
+    nearest_first = sorted(here, key=lambda rule: (bool(rule.vendors), version(rule.from_compute_capability)), reverse=True)
+    return next(rule.regime for rule in nearest_first if version(rule.from_compute_capability) <= capability)
+
+
+def whole_rounds(rules: Sequence[RoundGraphs], hardware: Hardware) -> bool:
+    """Whether whole graphs hold verification on this device."""
     capability = version(hardware.profile.compute_capability or "0")
     newest_first = sorted(rules, key=lambda rule: version(rule.from_compute_capability), reverse=True)
-    return next(rule.regime for rule in newest_first if version(rule.from_compute_capability) <= capability)
+    return next((rule.whole for rule in newest_first if version(rule.from_compute_capability) <= capability), True)
 
 
 def version(text: str) -> tuple[int, ...]:

@@ -10,6 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import BeforeValidator
+
+from simulator.spec import Problem, SpecError, nearest
+
 
 @dataclass(frozen=True, slots=True)
 class NumberFormat:
@@ -42,7 +46,7 @@ _ALL = (
     NumberFormat("fp32", 32, 32, ("fp32",), ("float32",)),
     NumberFormat("bf16", 16, 16, ("bf16", "fp16"), ("bfloat16",)),
     NumberFormat("fp16", 16, 16, ("fp16", "bf16"), ("float16", "half", "f16")),
-    NumberFormat("fp8", 8, 16, ("fp8",), ("w8a8fp8", "fp8e4m3", "float8")),
+    NumberFormat("fp8", 8, 16, ("fp8",), ("w8a8fp8", "fp8e4m3", "fp8e5m2", "float8", "fbgemmfp8")),
     NumberFormat("int8", 8, 16, ("int8",), ("w8a8", "w8a8int8")),
     # Weight-only: expanded to 16 bit in the kernel.
     NumberFormat("w8a16", 8.125, 16, (), ("8bit", "w8", "bnb8bit")),
@@ -50,11 +54,13 @@ _ALL = (
     NumberFormat(
         "int4", 4.16, 16, (),
         ("4bit", "awq", "gptq", "w4a16",
-         "awq4bit", "gptq4bit", "awqint4", "awqmarlin",
+         "awq4bit", "gptq4bit", "awqint4", "awqmarlin", "gptqmarlin",
          "onlineint4", "int4online", "exl34bit", "bnb4bit"),
     ),
-    NumberFormat("nvfp4", 4.5, 16, ("fp4",), ("fp4", "w4a4")),
+    NumberFormat("nvfp4", 4.5, 16, ("fp4",), ("fp4", "w4a4", "modeloptfp4")),
     NumberFormat("mxfp4", 4.25, 16, ("fp4",), ()),
+    # GGUF files of mixtures in MXFP4: what is not an expert in 8 bit.
+    NumberFormat("mxfp4_moe", 4.25, 8.5, ("fp4",), ("mxfp4moe", "ggufmxfp4")),
     # MLX: groups of 64 with a 16-bit scale and bias, embeddings and head too.
     NumberFormat("mlx4", 4.5, 4.5, (), ("mlx4bit",)),
     NumberFormat("mlx6", 6.5, 6.5, (), ("mlx6bit",)),
@@ -71,7 +77,7 @@ _ALL = (
 )  # fmt: skip
 FORMATS: dict[str, NumberFormat] = {each.name: each for each in _ALL}
 WeightFormat = Literal[
-    "bf16", "fp16", "fp8", "fp32", "int8", "w8a16", "int4", "nvfp4", "mxfp4", "mlx4", "mlx6", "mlx8",
+    "bf16", "fp16", "fp8", "fp32", "int8", "w8a16", "int4", "nvfp4", "mxfp4", "mxfp4_moe", "mlx4", "mlx6", "mlx8",
     "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0", "q3_k_m", "iq4_xs",
 ]  # fmt: skip
 CacheFormat = Literal["bf16", "fp16", "fp8", "fp32", "int8", "q8_0"]
@@ -86,6 +92,35 @@ def find_format(text: str) -> str | None:
     """
     plain = re.sub(r"[^a-z0-9]", "", text.casefold())
     return _NAMES.get(plain, _NAMES.get(plain.removeprefix("ud")))  # UD-: a quantizer's name for its own mixtures
+
+
+def _by_name(value: object) -> object:
+    found = find_format(value) if isinstance(value, str) and value not in FORMATS else None
+    if found is not None:
+        raise ValueError(f"must be written as {found}")
+    return value
+
+
+# Of a format in a file: people's other spellings of it are told the one that is taken.
+BY_NAME = BeforeValidator(_by_name)
+
+
+def nearest_format(text: str) -> str:
+    """The name of the format whose name or alias is nearest to what was written, "" for none.
+
+    >>> nearest_format("fp9"), nearest_format("gptq-marlinn"), nearest_format("quite another thing")
+    ('fp8', 'int4', '')
+    """
+    return _NAMES.get(nearest(re.sub(r"[^a-z0-9]", "", text.casefold()), _NAMES), "")
+
+
+def known_format(text: str, where: str) -> str:
+    """The name of a format as people write it. Raises `SpecError` naming the nearest."""
+    found = find_format(text)
+    if found is None:
+        must = f"must be one of {', '.join(FORMATS)}"
+        raise SpecError([Problem(where, "", must, repr(text), nearest_format(text))])
+    return found
 
 
 def format_in_name(name: str) -> tuple[str, str | None]:

@@ -16,11 +16,23 @@ from pydantic import Field, model_validator
 
 from simulator import resources
 from simulator.hardware import AllReduceKind, Hardware, Kind, Quantity
-from simulator.kernel_switches import AttentionBackend, AttentionRegime, AttentionRule, Choices, KernelSwitches, regime_on
+from simulator.kernel_switches import (
+    AttentionBackend,
+    AttentionRegime,
+    AttentionRule,
+    Choices,
+    KernelSwitches,
+    RoundGraphs,
+    regime_on,
+    whole_rounds,
+)
+from simulator.number_format import WeightFormat
 from simulator.row_law import Count, RowLaw
 from simulator.spec import Document, Spec, SpecError, check, load_yaml
 
 _BASE = "based_on"
+# What a profile says of itself, which those that are based on it do not take over.
+_OWN = (_BASE, "until")
 KVTransferKind = Literal["after_prompt", "by_chunk", "by_layer"]
 
 
@@ -95,18 +107,19 @@ class ServingEngine(Spec):
     ever after, which is warned of and not priced. uncaptured_draft_methods: those whose draft passes run kernel by kernel though
     the engine captures graphs; they are launched while verification runs. unoverlapped_methods: those under which the engine
     prepares a step only once it knows the tokens of the last, and `unoverlapped_s` what the host then takes in the open beside
-    the constants above: in every step, in every round, and for each request of a step. admission: what of a request
-    must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`. measured: what the runs had that its
-    constants rest on.
+    the constants above: in every step, in every round, for each request of a step, and in every step of a target with recurrent
+    layers (`recurrent`). unoverlapped_layers: kinds of recurrent layers under which no step is prepared ahead, plain ones among
+    them, unless the server is told to. until: by year, the profile of what an engine named without a version was then.
+    admission: what of a request must find room in the KV cache before it starts, as in `serving.scheduler.BatchingRules`.
+    measured: what the runs had that its constants rest on.
     verification_graphs: those of passes with several rows a sequence, where they are not `graphs`.
     correlations: of the logarithms of constants that were fitted together, coefficients of layer kinds among them; pairs left out
     are independent.
     latent_attention: regime of latent attention (MLA); absent: as the others, with split-KV kernels for serial walks.
     latent_layer_overhead_s: device time that its unfused kernels add a layer. layer_overhead_s: the same for every layer, by
-    vendor of the device.
+    vendor of the device; expert_layer_overhead_s: for every layer with experts.
     cache_group_overhead_s: host time to prepare one group of layers with a block table of its own (`cost.cache_groups`) for a
-    step under speculation; the device waits for what its own work does not cover. state_overhead_factor: the least time of its
-    kernels for a recurrent layer, in `state_overhead_s` of devices, which was fitted on SGLang of late 2025; absent: as long.
+    step under speculation; the device waits for what its own work does not cover.
     mixed_recurrent_launches: how often recurrent layers are launched kernel by kernel in a step that holds prompts and rounds at
     once; absent: they cost no more than apart.
     drafting_prompts_alone: with a drafter each prompt is a pass of its own, without one they share passes.
@@ -116,6 +129,9 @@ class ServingEngine(Spec):
     kv_transfer: where prompts are computed on instances of their own, how their caches move (`serving.kv_transfer`); None: it
     does not serve so. prefill_makes_first_token: those instances do, and it moves with the cache; else the last token of the
     prompt is computed again where the answer is.
+    file_formats: types of checkpoints that its own files keep in another.
+    round_graphs: by attention backend, whether whole graphs hold verification; where not, it is replayed in pieces, and draft
+    passes run kernel by kernel. Backends left out: they do.
     choices: which kernels a server can be started with; `engine_start.started` makes them, and fills in `started_with`,
     `longest_context`, and the costs of what was chosen under names of their own, from `walk_factor` to `piece_gap_s`.
     pipeline_in_flight: keeps a batch in every pipeline stage; without, one batch passes them all. pipeline_methods: ways of
@@ -145,10 +161,13 @@ class ServingEngine(Spec):
     draft_cache_when_off: Literal["kept", "skipped"] = "kept"
     uncaptured_draft_methods: tuple[str, ...] = ()
     unoverlapped_methods: tuple[str, ...] = ()
-    unoverlapped_s: dict[Literal["step", "round", "request"], Quantity] = Field(default_factory=dict)
+    unoverlapped_layers: tuple[Literal["linear", "mamba"], ...] = ()
+    unoverlapped_s: dict[Literal["step", "round", "request", "recurrent"], Quantity] = Field(default_factory=dict)
+    until: dict[Annotated[int, Field(ge=2000, le=2100)], str] = Field(default_factory=dict)
     graphs: GraphLadder | None = None
     verification_graphs: GraphLadder | None = None
     attention: tuple[AttentionRule, ...]
+    file_formats: dict[WeightFormat, WeightFormat] = Field(default_factory=dict)
     small_rows: tuple[RowLaw, ...] = ()
     expert_tiles: tuple[ExpertTiles, ...] = ()
     all_reduce: AllReduceKind
@@ -158,8 +177,8 @@ class ServingEngine(Spec):
     latent_attention: AttentionRegime | None = None
     latent_layer_overhead_s: Quantity | None = None
     layer_overhead_s: dict[str, Quantity] = Field(default_factory=dict)
+    expert_layer_overhead_s: dict[str, Quantity] = Field(default_factory=dict)
     cache_group_overhead_s: Quantity | None = None
-    state_overhead_factor: Quantity | None = None
     mixed_recurrent_launches: Quantity | None = None
     drafting_prompts_alone: bool = False
     prefix_caching: bool = False
@@ -176,6 +195,7 @@ class ServingEngine(Spec):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)]
     reserved_bytes: Quantity
     choices: Choices = Field(default_factory=Choices)
+    round_graphs: dict[str, tuple[RoundGraphs, ...]] = Field(default_factory=dict)
     started_with: KernelSwitches = Field(default_factory=KernelSwitches)
     longest_context: Count | None = None
     walk_factor: Quantity | None = None
@@ -183,6 +203,8 @@ class ServingEngine(Spec):
     tile_arithmetic_fraction: Quantity | None = None
     piece_launch_s: Quantity | None = None
     piece_gap_s: Quantity | None = None
+    round_piece_launch_s: Quantity | None = None
+    round_piece_gap_s: Quantity | None = None
     measured: Measured = Field(default_factory=Measured)
     correlations: dict[str, dict[str, Annotated[float, Field(gt=-1, lt=1)]]] = Field(default_factory=dict)
     sources: tuple[str, ...] = ()
@@ -192,16 +214,20 @@ class ServingEngine(Spec):
         wrong = []
         if "default" not in self.draft_step_overhead_s:
             wrong.append("draft_step_overhead_s must hold default, for methods that it does not name")
-        if self.unoverlapped_methods and not self.unoverlapped_s:
-            wrong.append("unoverlapped_methods needs unoverlapped_s: what the host then takes")
+        for name in ("unoverlapped_methods", "unoverlapped_layers"):
+            if getattr(self, name) and not self.unoverlapped_s:
+                wrong.append(f"{name} needs unoverlapped_s: what the host then takes")
         chosen = self.started_with.attention_backend
         if chosen is not None and chosen not in self.choices.attention_backends:
             wrong.append(f"started_with.attention_backend must be one of choices.attention_backends, not {chosen}")
+        strangers = [name for name in self.round_graphs if name not in self.choices.attention_backends]
+        if strangers or (self.round_graphs and self.choices.pieces is None):
+            wrong.append("round_graphs names backends of choices.attention_backends, and needs choices.pieces: what pieces take")
         forced = self.choices.mixed_heads
         if forced is not None and forced.backend not in self.choices.attention_backends:
             wrong.append(f"choices.mixed_heads.backend must be one of choices.attention_backends, not {forced.backend}")
         for rules in (self.attention, *(backend.rules for backend in self.choices.attention_backends.values())):
-            if "0" not in [rule.from_compute_capability for rule in rules]:
+            if "0" not in [rule.from_compute_capability for rule in rules if not rule.vendors]:
                 wrong.append('attention must hold a rule from_compute_capability "0", and others from versions such as "9.0"')
         if wrong:
             raise ValueError("; ".join(wrong))
@@ -211,11 +237,20 @@ class ServingEngine(Spec):
         """The kernel that serves several query rows per sequence on this device."""
         return regime_on(self.backend.rules if self.backend is not None else self.attention, hardware)
 
+    def rounds_in_pieces(self, hardware: Hardware) -> bool:
+        """Whether whole graphs hold single rows alone, as the server was started, so that verification is replayed in pieces."""
+        rules = self.round_graphs.get(self.started_with.attention_backend or "", ())
+        return self.graphs is not None and not whole_rounds(rules, hardware)
+
     @property
     def backend(self) -> AttentionBackend | None:
         """The attention kernels that a server was started with, where it says."""
         chosen = self.started_with.attention_backend
         return None if chosen is None else self.choices.attention_backends[chosen]
+
+    def stored(self, weights: str) -> str:
+        """How its files hold a checkpoint whose weights are of this type."""
+        return next((own for kept, own in self.file_formats.items() if kept == weights), weights)
 
     def row_law(self, weights: str, hardware: Hardware) -> RowLaw | None:
         """The first small-row law that names this format and device, None where rows ride along with the weights."""
@@ -260,12 +295,15 @@ def captured_rows(engine: ServingEngine, rows: int, sequences: int, prompts: boo
     return math.ceil(rows * sizes[index] / sequences) if by_sequence else sizes[index]
 
 
-def find_engine(name: str, where: str = "", key: str = "engine") -> ServingEngine:
-    """An engine by id or path. Raises `SpecError` naming the nearest known one."""
+def find_engine(name: str, where: str = "", key: str = "engine", year: int | None = None) -> ServingEngine:
+    """An engine by id or path; year: as it was then, where its profile says that it was another. Raises `SpecError` naming the
+    nearest known one."""
     path = resources.file_of("engine", name)
     if path is None:
         raise resources.unknown(where, key, "engine profile", name, resources.ids("engine"))
-    return _load(path)
+    found = _load(path)
+    last = min((until for until in found.until if year is not None and year <= until), default=None)
+    return found if last is None else find_engine(found.until[last], str(path), f"until.{last}")
 
 
 @resources.once_per_file
@@ -288,4 +326,5 @@ def _whole(document: Document) -> Document:
         must = f"must be a whole profile, not one that is itself based on {under.data[_BASE]}"
         raise SpecError([document.problem((_BASE,), must, base)])
     check(ServingEngine, under)
-    return Document(document.source, under.data | {key: value for key, value in data.items() if key != _BASE}, document.lines)
+    kept = {key: value for key, value in under.data.items() if key not in _OWN}
+    return Document(document.source, kept | {key: value for key, value in data.items() if key != _BASE}, document.lines)

@@ -19,11 +19,12 @@ from simulator.architecture import (
     mtp_head,
     published_weights,
     stored_weights,
+    unread_weights,
 )
 from simulator.draft_policy import BatchTable, ByBatch, Fixed, Policy, table_problems
 from simulator.draft_tree import Tree, TreeShape, read_tree
 from simulator.hardware import Hardware
-from simulator.number_format import FORMATS, WeightFormat
+from simulator.number_format import BY_NAME, FORMATS, WeightFormat
 from simulator.spec import Spec
 
 DraftingMethod = Literal[
@@ -90,7 +91,7 @@ class Speculation(Spec):
 
     method: Method
     drafter: str | None = None
-    drafter_weights: WeightFormat | None = None
+    drafter_weights: Annotated[WeightFormat, BY_NAME] | None = None
     draft_layers: Annotated[int, Field(ge=1)] | None = None
     draft_kv_tokens: Annotated[int, Field(ge=16)] | None = None
     num_speculative_tokens: Gamma | Annotated[tuple[Gamma, ...], Field(min_length=1)] | None = None
@@ -283,6 +284,17 @@ def mixed_warning(name: str, target: ModelArchitecture, weights: str) -> list[st
     if mixed is None or owners or config_path(name) is not None:
         return []
     return [f"{weights} as most checkpoints have it: {mixed.words}; a config.json as the target says otherwise"]
+
+
+def unread_warning(name: str | None, taken: str, key: str) -> list[str]:
+    """That a checkpoint stores its weights in a way that is not understood, and what is priced instead. key: says otherwise."""
+    unread = "" if name is None else unread_weights(name)
+    if not unread:
+        return []
+    return [
+        f"NOT UNDERSTOOD: the config.json of {name} says {unread} of its weights: they are priced as {taken}, most likely too "
+        f"large; {key} says otherwise"
+    ]
 
 
 def weights_warning(stated: str | None, stored: str | None) -> list[str]:

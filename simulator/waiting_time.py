@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from heapq import heapreplace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,14 @@ class WaitLaw:
         none = 1.5 * self.up_to[0] - 0.5 * self.up_to[1]
         found: Floats = np.interp(wait_s, np.concatenate([[0.0], middles]), np.concatenate([[none], self.up_to]), right=1.0)
         return np.clip(found, 0.0, 1.0)
+
+    def drawn(self, shares: Floats) -> Floats:
+        """The waits up to which these shares lie."""
+        middles = (np.arange(len(self.up_to)) + 0.5) * self.step_s
+        none = 1.5 * self.up_to[0] - 0.5 * self.up_to[1]
+        rising = np.maximum.accumulate(np.concatenate([[none], self.up_to]))
+        found: Floats = np.interp(shares, rising, np.concatenate([[0.0], middles]))
+        return found
 
 
 def waiting_time(service_s: Floats, gap_s: float, gap_variation: float, servers: int = 1) -> WaitLaw:
@@ -84,6 +93,21 @@ def waits(arrival_s: Floats, service_s: Floats, servers: int = 1) -> Floats:
     walked = np.concatenate([np.zeros((1, servers)), np.cumsum(gains, axis=0)])
     found: Floats = (walked - np.minimum.accumulate(walked, axis=0)).ravel()[: len(arrival_s)]
     return found
+
+
+def waits_in_line(arrival_s: Floats, service_s: Floats, servers: int) -> Floats:
+    """The wait of each request, (requests,), in one line for `servers` that start idle: whoever is free first takes the next
+    (Kiefer and Wolfowitz 1955).
+
+    >>> waits_in_line(np.array([0.0, 1.0, 1.5, 9.0]), np.array([2.0, 5.0, 2.0, 2.0]), 2).tolist()
+    [0.0, 0.0, 0.5, 0.0]
+    """
+    free_s, found = [0.0] * servers, []
+    for arrives_s, takes_s in zip(arrival_s.tolist(), service_s.tolist(), strict=True):
+        begins_s = max(free_s[0], arrives_s)
+        found.append(begins_s - arrives_s)
+        heapreplace(free_s, begins_s + takes_s)
+    return np.array(found)
 
 
 def _on_lattice(seconds: Floats, step_s: float, steps: int) -> Floats:

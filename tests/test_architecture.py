@@ -243,9 +243,10 @@ def test_quantized_layers_leave_embedding_head_and_router_in_16_bit() -> None:
 
 
 # Bytes as published: model cards of gpt-oss (12.8 and 60.8 GiB); what an engine loads of nvidia's Gemma 4 in NVFP4, 18.7 GiB, less a
-# vision encoder of 1.1 GB in 16 bit (a model card beside it that quantizes all says 20.07 GB).
+# vision encoder of 1.1 GB in 16 bit (a model card beside it that quantizes all says 20.07 GB); the GGUF file of ggml-org.
 MIXED = {
     ("openai/gpt-oss-20b", "mxfp4"): 12.8 * GIB, ("openai/gpt-oss-120b", "mxfp4"): 60.8 * GIB,
+    ("openai/gpt-oss-120b", "mxfp4_moe"): 63.4e9,
     ("google/gemma-4-26B-A4B-it", "nvfp4"): 20.07e9 - 1.1e9,
 }  # fmt: skip
 

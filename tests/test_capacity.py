@@ -467,15 +467,34 @@ def test_every_planning_key_moves_the_answer():
         assert fleet(section) != before, change
 
 
-def test_few_requests_of_differing_lengths_are_said_to_be_few():
-    """Saturation serves them over and over: no interval holds the doubt of their lengths."""
-    lengths = {"prompt": {"distribution": "lognormal", "median": 500, "p90": 1500}, "output": 20}
-    few = capacity(
-        scenario(workload={**BASE["workload"], "lengths": lengths, "num_requests": 4}, service_level=None), repetitions=1
-    )
+def test_few_requests_of_differing_lengths_are_said_to_be_few(tmp_path):
+    """A saturated server serves them over and over: no interval holds the doubt of their lengths. A law of lengths is drawn from
+    as often as it takes."""
+    (tmp_path / "few.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,300,20\n1,900,20\n2,500,20\n3,700,20\n")
+    recorded = {"arrivals": {"process": "poisson", "rate_per_s": 1.0}, "requests": {"trace": str(tmp_path / "few.csv")}}
+    asked = {"speculation": None, "acceptance": None, "service_level": None}
+    few = capacity(scenario(**asked, workload=recorded), repetitions=1)
     assert any("4 requests say little" in warning for warning in few.warnings)
-    alike = capacity(scenario(workload={**BASE["workload"], "num_requests": 4}, service_level=None), repetitions=1)
-    assert not any("say little" in warning for warning in alike.warnings)
+    lengths = {"prompt": {"distribution": "lognormal", "median": 500, "p90": 1500}, "output": 20}
+    by_law = capacity(scenario(**asked, workload={**BASE["workload"], "lengths": lengths, "num_requests": 4}), repetitions=1)
+    assert not any("say little" in warning for warning in by_law.warnings)
+
+
+def test_heavy_tails_are_those_of_the_law_and_not_of_the_requests_that_were_drawn():
+    """M/G/1 with answers whose squared variation is 3: waits are those of the lengths as they are
+    stated; the requests drawn have a mean length off by a twentieth."""
+    output = {"distribution": "lognormal", "median": 30, "p90": 130}
+    served = {"lengths": {"prompt": 16, "output": output}, "num_requests": 300, "arrivals": BASE["workload"]["arrivals"]}
+    asked = {"speculation": None, "acceptance": None, "limits": {"max_num_seqs": 1}, "workload": served}
+    pricer = Server.of(scenario(**asked, service_level=None)).pricer
+    step_s = pricer.price([(60, 0)], (), 0).seconds
+    drawn = 30 * np.exp(math.log(130 / 30) / 1.2815516 * np.random.default_rng([8, *b"tails"]).standard_normal(400_000))
+    service_s = np.maximum(np.rint(drawn), 1) * step_s
+    load = 0.6
+    law = waiting_time(service_s, float(service_s.mean()) / load, 1.0)
+    limit_s = float(np.interp(0.9, law.up_to, (np.arange(len(law.up_to)) + 0.5) * law.step_s))
+    found = capacity(scenario(**asked, service_level={"ttft_p90_s": limit_s + step_s}), repetitions=1).plain.sustained
+    assert found.rate.value * float(service_s.mean()) == pytest.approx(load, rel=0.02)
 
 
 def test_prompts_that_nothing_decodes_beside_share_their_steps():

@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from simulator.__main__ import VERBS, _program, main
+from simulator.reports import files
+from simulator.spec import Problem, SpecError
 from tests.test_scenario import BASE, run_quietly
 
 ROOT = Path(__file__).parents[1]
+POINT = ["--hardware", "h100_sxm", "--target", "llama-3.1-8b", "--method", "ngram", "--num-speculative-tokens", "3"]
 
 
 @pytest.fixture(scope="module")
@@ -267,3 +270,54 @@ def test_the_help_page_says_each_verb_in_whole_sentences(capsys):
 def test_every_flag_says_what_it_is(verb):
     command = _program(verb).commands[verb]
     assert [option.name for option in command.params if not (option.help or "").strip()] == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "SMALL"],
+        ["run", "SMALL", "--json"],
+        ["explain", "SMALL"],
+        ["break-even", "SMALL"],
+        ["compare", "SMALL", "--by", "quantize", "--values", "fp8"],
+        ["schedule", "SMALL"],
+        ["capacity", "SMALL", "--repetitions", "1"],
+        ["sweep", "SMALL", "--question", "predict", "--set", "batch=1"],
+    ],
+)
+def test_an_answer_that_cannot_be_written_is_told_all_the_same(arguments, small, tmp_path, capsys, monkeypatch):
+    def full(*_: object) -> None:
+        raise SpecError([Problem("--out", "", "cannot be written: no space left on device")])
+
+    writers = ("run", "explanation", "break_even", "comparison", "schedule", "capacity")
+    for name in writers:
+        monkeypatch.setattr(files, f"write_{name}", full)
+    monkeypatch.setattr("simulator.sweep.write_tables", full)
+    given = [str(small) if word == "SMALL" else word for word in arguments]
+    main(given)
+    alone = capsys.readouterr().out
+    assert main([*given, "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr()
+    assert told.out == alone
+    assert "no space left on device" in told.err
+
+
+def test_a_report_is_written_though_the_reader_of_the_answer_is_gone(small, tmp_path):
+    command = f"{sys.executable} -m simulator explain {small} --out {tmp_path / 'out'} | true"
+    subprocess.run(["sh", "-c", command], check=False, capture_output=True)
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["explain", *POINT, "--gamma", "5"], "--gamma"),
+        (["validate", "--published", "--refit", "--out", "x.csv"], "--out"),
+        (["validate", "--published", "--refit", "--diff", "x.csv"], "--diff"),
+        (["predict", "--table", "cases.csv", "--out", "no/such/folder/x.csv"], "--out"),
+        (["validate", "--unseen", "--out", "no/such/folder/x.csv"], "--out"),
+    ],
+)
+def test_a_flag_that_would_change_nothing_or_cannot_be_served_is_refused_at_once(arguments, named, capsys):
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(named)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,16 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from simulator.__main__ import main
-from simulator.console import FEWEST_COLUMNS, PAGE_COLUMNS, console_of_stdout, print_sentence, print_table
+from simulator.console import (
+    FEWEST_COLUMNS,
+    PAGE_COLUMNS,
+    console_of_stdout,
+    err,
+    print_sentence,
+    print_table,
+    print_written,
+    progress_bars,
+)
 from simulator.text_table import text_tables
 
 NUMBERS = st.from_regex(r"[+-]?\d{1,3}\.\d{1,3}( / [+-]?\d{1,2}\.\d)? ?%?", fullmatch=True)
@@ -55,6 +65,30 @@ def test_what_is_too_wide_goes_on_below_with_its_first_column():
     assert all(line.startswith("run_") for table in (first, *others) for line in table.body)
     shown = [name for table in (first, *others) for name in " ".join(table.heading).split() if name != "run"]
     assert shown == header[1:]
+
+
+# Of a folder: what looks like styles, like their end and like a smiley is a part of its name.
+ODD_NAME = "runs [bold]a[/] [/b] :warning: " + "and-so-on/" * 12
+
+
+def test_a_path_is_printed_as_it_is_and_in_one_line(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    print_written(console_of_stdout(), "Report", Path(ODD_NAME))
+    assert f"Report: {Path(ODD_NAME)}\n" == capsys.readouterr().out
+
+
+def test_the_name_of_what_is_going_on_is_printed_as_it_is(capsys):
+    with progress_bars(quiet=False) as progress:
+        progress(ODD_NAME, 1, 2)
+    err.print(ODD_NAME)
+    assert capsys.readouterr().err.count(ODD_NAME) == 2
+
+
+def test_a_verb_says_where_its_answer_is_so_that_it_can_be_copied(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    folder = tmp_path / "a [b] [/c]"
+    assert main(["sweep", "quickstart", "--question", "predict", "--set", "batch=1", "--out", str(folder)]) == 0
+    assert f"{folder / 'cells.csv'}, {folder / 'cells.parquet'}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -641,17 +641,6 @@ def test_a_sequence_of_a_hybrid_holds_a_state_for_every_draft_and_one_of_a_dense
     assert "recurrent states counted" in cannot_be_served(two, 256, 1000, 3)
 
 
-def test_engines_with_a_fused_kernel_for_recurrent_layers_take_the_lesser_part_of_the_devices_floor():
-    target = find_model(HYBRID)
-    floor_s = 36 * H100.coefficients.state_overhead_s.value
-    for name in ("vllm", "llamacpp", "mlx"):
-        engine = find_engine(name)
-        factor = engine.state_overhead_factor
-        terms = {term.name: term.seconds for term in Deployment(H100, engine, target).pricer().plain(1, 512).terms}
-        assert terms["states"] == pytest.approx(floor_s * (factor.value if factor is not None else 1.0))
-    assert find_engine("llamacpp").state_overhead_factor.value < 1
-
-
 def test_only_drafters_that_fuse_states_pay_for_it():
     head = built_head(LLAMA_8B, "eagle", 3)
     overheads = [

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from simulator.__main__ import main
 from simulator.draft_policy import tokens_in
 from simulator.draft_tree import Tree
+from simulator.interchange import trtllm_config
 from simulator.interchange.detection import read_files
-from simulator.interchange.engine_flags import parse_command, read_trtllm
+from simulator.interchange.engine_flags import parse_command
 from simulator.interchange.engine_settings import (
     ENGINES,
     FIELDS,
@@ -205,7 +206,7 @@ def test_tensorrt_llm_settings_read_back(setting: Setting, tmp_path_factory: pyt
         return
     path = tmp_path_factory.mktemp("trtllm") / "config.yaml"
     path.write_text(found.text)
-    speculation = read_trtllm(path).sections["speculation"]
+    speculation = trtllm_config.read(path).sections["speculation"]
     assert speculation["method"] == setting.method
     if setting.by_batch is not None:
         on = [row for row in setting.by_batch if row[2]]

@@ -10,12 +10,18 @@ import yaml
 
 from simulator import predict, simulate
 from simulator.__main__ import main
+from simulator.architecture import MixedWeights, ModelArchitecture, find_model
+from simulator.cost.deployment import Deployment
 from simulator.cost.spread import Z80, Estimate, Spread
+from simulator.cost.uncertainty import STEP_NOISE_STD, UncertainPricer
+from simulator.hardware import find_hardware
 from simulator.plots.words import interval, is_known
 from simulator.questions import accuracy
 from simulator.reports.verdict import headline
+from simulator.serving_engine import find_engine
 from simulator.simulation.gains import FEWEST_REQUESTS, Doubted
 from simulator.simulation.verdict import requests_to_tell, verdict_of
+from simulator.speculation import built_head
 from tests.test_simulation import BASE, scenario
 
 NGRAM = {
@@ -106,3 +112,52 @@ def test_compare_makes_no_verdict_of_ten_requests_either(tmp_path, monkeypatch, 
     out = capsys.readouterr().out
     assert out.count("too few") == 3  # both rows, and a note
     assert "win" not in out
+
+
+def doubted_names(model: str, weights: str, hardware: str = "b200_sxm") -> set[str]:
+    target = find_model(model)
+    deployment = Deployment(
+        find_hardware(hardware), find_engine("vllm"), target, weights, method="mtp", drafter=built_head(target, "mtp", 1)
+    )
+    return {name for name, _ in UncertainPricer(deployment).shifted}
+
+
+def test_every_type_that_a_mixed_checkpoint_computes_in_is_doubted() -> None:
+    """Attention in 8 bit between experts in 4 bit: the doubts of both kinds of kernels are in R."""
+    mixed = doubted_names("Qwen/Qwen3.5-35B-A3B", "nvfp4")
+    for dtype in ("bf16", "fp8", "fp4"):
+        assert any(name.endswith(f".{dtype}") for name in mixed), dtype
+    whole = doubted_names("Qwen/Qwen3.5-35B-A3B", "fp8")
+    assert not any(name.endswith(".fp4") for name in whole)
+
+
+def test_row_laws_of_all_parts_of_a_checkpoint_are_doubted() -> None:
+    """The LM head of a 4-bit checkpoint runs the kernels of its own format, whose law is in doubt as well."""
+    engine = find_engine("llamacpp")
+    hardware = find_hardware("m4_max")
+    target = find_model("Qwen/Qwen3-8B")
+    mixed = target.model_copy(update={"mixed_weights": (MixedWeights(weights="q4_k_m", head="q8_0"),)})
+    laws = {engine.small_rows.index(engine.row_law(weights, hardware)) for weights in ("q4_k_m", "q8_0")}
+    assert len(laws) == 2
+    drafter = find_model("Qwen/Qwen3-0.6B")
+
+    def shifted(model: ModelArchitecture) -> set[int]:
+        deployment = Deployment(
+            hardware, engine, model, "q4_k_m", method="draft_model", drafter=drafter, drafter_weights="q4_k_m"
+        )
+        names = [name for name, _ in UncertainPricer(deployment).shifted]
+        return {int(name.split(".")[1]) for name in names if name.startswith("small_rows.")}
+
+    assert shifted(target) < shifted(mixed) == laws
+
+
+def test_constants_that_one_fit_traded_for_each_other_leave_a_plain_step_less_doubt_than_independent_ones() -> None:
+    """And constants that were wrong together more: of a model with experts and recurrent layers, which a step pays both."""
+    target = find_model("Qwen/Qwen3.5-35B-A3B")
+    engine, drafter = find_engine("vllm"), built_head(target, "mtp", 1)
+    stds = []
+    for correlation in (-0.9, 0.0, 0.9):
+        told = engine.model_copy(update={"correlations": {"expert_overhead_s": {"state_overhead_s": correlation}}})
+        deployment = Deployment(find_hardware("h100_sxm"), told, target, "fp8", method="mtp", drafter=drafter)
+        stds.append(UncertainPricer(deployment).plain_step_std(1, 1, 1024))
+    assert STEP_NOISE_STD < stds[0] < stds[1] < stds[2]

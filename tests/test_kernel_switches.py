@@ -10,8 +10,11 @@ import pytest
 import yaml
 
 from simulator.__main__ import main
+from simulator.architecture import find_model
 from simulator.cost.deployment import Deployment
+from simulator.cost.forward_pass import ForwardPass, uniform_pass
 from simulator.engine_start import started
+from simulator.hardware import Quantity, find_hardware
 from simulator.interchange.engine_flags import parse_command, read_command
 from simulator.kernel_switches import KernelSwitches
 from simulator.prediction import OperatingPoint, predict, predict_table
@@ -160,6 +163,30 @@ def test_a_grid_as_wide_as_the_longest_context_is_paid_by_every_sequence() -> No
     assert added[8] == pytest.approx(36 * 8 * 8 * 159 * of[256].engine.choices.attention_backends["triton"].idle_block_s.value)  # type: ignore[union-attr]
 
 
+def test_the_longest_sequence_is_stated_where_kernels_depend_on_it() -> None:
+    same = {"attention_backend": "triton", "deterministic": True}
+    usual, longer = (predict(**(POINT | same | more)) for more in ({}, {"max_model_len": 200_000}))
+    assert longer.plain_step_s > 1.02 * usual.plain_step_s
+    assert longer.round_s == pytest.approx(usual.round_s, rel=0.01)  # only single rows have such a grid: those of drafts
+    with pytest.raises(SpecError, match="max-model-len: must be left out"):
+        predict(**(POINT | {"attention_backend": "triton", "max_model_len": 200_000}))
+
+
+def test_a_block_of_128_rows_takes_as_long_for_two_of_them() -> None:
+    """By the one-stage kernel; of the usual one, whose blocks have 64, rows beyond them start another."""
+    usual = with_switches(deployment(), 40960, attention_backend="triton")
+    same = with_switches(deployment(), 40960, attention_backend="triton", deterministic=True)
+
+    def attention_s(of: Deployment, rows: int) -> float:
+        asked = uniform_pass(4, rows, 8000, None)
+        return of.target_cost().attention.term(asked).seconds
+
+    assert attention_s(same, 2) == pytest.approx(attention_s(same, 128))
+    assert attention_s(same, 129) > 1.3 * attention_s(same, 128)
+    assert attention_s(usual, 65) > 1.3 * attention_s(usual, 64)
+    assert all(attention_s(same, rows) > attention_s(usual, rows) for rows in (2, 64, 128, 200))
+
+
 def test_what_other_kernels_run_was_never_measured() -> None:
     assert predict(**(POINT | {"attention_backend": "fa3"})).unmeasured == predict(**POINT).unmeasured
     assert "kernels" in " ".join(predict(**(POINT | {"attention_backend": "triton"})).unmeasured)
@@ -227,6 +254,20 @@ def test_deterministic_kernels_take_about_what_sglang_says(backend: str, measure
     assert usual == pytest.approx(measured[0], rel=0.25)
     assert same == pytest.approx(measured[1], rel=0.3)
     assert 0.25 < (same - usual) / (measured[1] - measured[0]) < 1.2
+
+
+def test_deterministic_rounds_of_a_block_drafter_grow_with_sequences_and_contexts_as_measured() -> None:
+    """Olmo-3 32B on an H200 under SGLang's Triton kernels, 200,000 tokens admitted. The walk is in part from the last time of a round;
+    of plain steps and of rounds at few tokens nothing is (public index files 54925138298, 54951609387, 56034655336)."""
+    of = deployment(
+        hardware="h200_sxm", target_model="allenai/Olmo-3-1125-32B", method="block", num_speculative_tokens=7,
+        attention_backend="triton", deterministic=True, max_model_len=200_000,
+    ).pricer()  # fmt: skip
+    rounds = {(13, 768): 57, (8, 768): 46, (16, 3586): 157}
+    for (sequences, context), measured_ms in rounds.items():
+        assert 1e3 * of.round(7, sequences, context).round_s == pytest.approx(measured_ms, rel=0.15)
+    for sequences, measured_ms in {1: 20.5, 12: 25.4, 16: 28.4, 48: 50.2}.items():
+        assert 1e3 * of.plain(sequences, 768).seconds == pytest.approx(measured_ms, rel=0.22)
 
 
 def test_overlap_is_worth_what_the_threads_that_added_it_measured() -> None:
@@ -298,6 +339,8 @@ def test_unknown_attention_kernels_are_said() -> None:
         ("sglang", {"graphs": "none"}),
         ("vllm", {"attention_backend": "flashinfer", "graphs": "piecewise"}),
         ("vllm", {"graphs": "none", "overlap": False}),
+        ("sglang", {"overlap": True}),
+        ("vllm", {"overlap": True}),
     ],
 )
 def test_what_is_exported_is_read_again(
@@ -339,3 +382,65 @@ def test_a_scenario_starts_with_them_too(tmp_path: Path) -> None:
     scenario = load_scenario(file)
     assert scenario.deployment.engine.started_with.attention_backend == "triton"
     assert any("attention_backend triton" in warning for warning in scenario.warnings)
+
+
+def rounds_with(engine: str, hardware: str, backend: str, **changes: Any) -> Deployment:
+    return deployment(engine=engine, hardware=hardware, attention_backend=backend, context_len=200, batch=1, **changes)
+
+
+@pytest.mark.parametrize(
+    ("engine", "hardware", "pieces"),
+    [
+        ("vllm", "rtx_3090", True), ("vllm", "h100_sxm", True), ("vllm", "b200_sxm", False), ("vllm", "gb10", False),
+        ("vllm_0_25", "gb10", True), ("sglang", "rtx_3090", False),
+    ],
+)  # fmt: skip
+def test_flashinfers_own_kernels_are_captured_for_single_rows_alone(engine: str, hardware: str, pieces: bool) -> None:
+    """vllm-project/vllm#54992, #49547: under speculation vLLM replays pieces and launches drafts kernel by kernel."""
+    own = rounds_with(engine, hardware, "flashinfer")
+    cost = own.target_cost()
+    several = cost.price(uniform_pass(1, 4, 200, None))
+    assert ("graph_pieces" in [term.name for term in several.terms]) == pieces
+    assert "graph_pieces" not in [term.name for term in cost.price(uniform_pass(1, 1, 200, None)).terms]
+    draft = own.draft_cost()
+    assert draft is not None
+    assert draft.captured != pieces
+    if engine != "sglang":
+        other = rounds_with(engine, hardware, "flash_attn").target_cost().price(uniform_pass(1, 4, 200, None))
+        assert "graph_pieces" not in [term.name for term in other.terms]
+
+
+def test_pieces_show_where_a_step_is_short() -> None:
+    """36 layers take the host 7.6 ms: more than a 4B in 8 bit takes an H100, less than an 8B in 16 takes an RTX 3090."""
+    point = {"engine": "vllm", "method": "eagle3", "num_speculative_tokens": 3, "batch": 1, "context_len": 200}
+    short, long = (
+        [predict(**point, **where, attention_backend=backend).round_s or 0.0 for backend in ("flash_attn", "flashinfer")]
+        for where in (
+            {"hardware": "h100_sxm", "target_model": "Qwen/Qwen3-4B", "precision": "fp8"},
+            {"hardware": "rtx_3090", "target_model": "Qwen/Qwen3-8B", "precision": "bf16"},
+        )
+    )
+    assert short[1] > 1.3 * short[0]
+    assert long[1] < 1.1 * long[0]
+
+
+def test_round_graphs_are_of_known_backends(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    rules = "[{from_compute_capability: '0', whole: false}]"
+    file.write_text(f"based_on: vllm\nschema_version: 1\nround_graphs: {{fa9: {rules}}}\n", encoding="utf-8")
+    with pytest.raises(SpecError, match="round_graphs names backends"):
+        find_engine(str(file))
+
+
+def test_a_prompt_reads_its_own_keys_and_values_too() -> None:
+    """However fast blocks walk, a chunk takes the memory time of all that it attends to, which it has just written itself."""
+    engine, hardware = find_engine("llamacpp"), find_hardware("rtx_4090")
+    none = {name: Quantity(value=0.0, source="assumed") for name in ("walk_s_per_token", "walk_fixed_s", "walk_row_s_per_token")}
+    quick = replace(hardware, coefficients=hardware.coefficients.model_copy(update=none))
+    cost = Deployment(quick, engine, find_model("meta-llama/Llama-3.1-8B")).target_cost().attention
+    cost = replace(cost, kernels=cost.kernels._replace(regime="serial_walk", packs_heads=False, unsplit=True))
+    group, tokens = cost.groups[0], 8192
+    stream_s = group.count * tokens * group.kv_elements_per_token * 2.0 / quick.attention_bandwidth_bytes_per_s
+    alone, after = (cost.term(ForwardPass(0, 0, 0.0, 0.0, 0.0, ((new, tokens - new),))).seconds for new in (tokens, 1024))
+    assert alone >= stream_s * (1 - 1e-9)
+    assert alone == pytest.approx(after, rel=1e-6)

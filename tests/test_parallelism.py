@@ -14,6 +14,8 @@ from simulator import predict
 from simulator.architecture import find_model
 from simulator.cost.collectives import all_reduce, all_to_all_s
 from simulator.cost.deployment import Deployment
+from simulator.cost.forward import ForwardCost
+from simulator.cost.forward_pass import uniform_pass
 from simulator.cost.parallelism import ONE_GROUP, Parallelism, busiest, fullest_prompts
 from simulator.cost.remote_draft import RemoteDraft
 from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
@@ -204,6 +206,22 @@ def test_dispatch_and_combine_take_what_deepep_publishes():
             assert all_to_all_s(128 * 7168 * size, 8, devices, devices // 8, find_hardware("h800_sxm")) == pytest.approx(
                 us * 1e-6, rel=0.12
             )
+
+
+def test_a_norm_over_all_heads_adds_up_where_they_lie_on_several_devices():
+    """MiniMax-M2 (vllm-project/vllm#31493): a small all-reduce in every layer; norms of each head need none."""
+    minimax, glm = (find_model(name) for name in ("MiniMaxAI/MiniMax-M2.5", "zai-org/GLM-4.5"))
+    passes = {
+        (model.name, size): ForwardCost(model, find_hardware("h200_sxm"), VLLM, size, "fp8", "bf16").price(
+            uniform_pass(8, 1, 100, None)
+        )
+        for model in (minimax, glm)
+        for size in (1, 4)
+    }
+    seconds = {key: {term.name: term.seconds for term in cost.terms} for key, cost in passes.items()}
+    assert [key for key, terms in seconds.items() if "qk_norm_reduce" in terms] == [(minimax.name, 4)]
+    several = seconds[minimax.name, 4]
+    assert 0.25 * several["all_reduce"] < several["qk_norm_reduce"] < 0.5 * several["all_reduce"]
 
 
 def test_ranks_of_a_mixture_exchange_rows_and_slices_gather_them():

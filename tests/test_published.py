@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from simulator import resources
 from simulator.__main__ import main
-from simulator.plots.accuracy import accuracy_figure
+from simulator.plots.accuracy import ENDS, accuracy_figure, draw_against
 from simulator.prediction import Prediction
 from simulator.questions.accuracy import Score, Scored, as_shipped, moved, score
 from simulator.questions.engine_fit import CONSTANTS, UNFITTED, EngineFit, Fit
@@ -236,6 +237,18 @@ def test_the_figure_draws_every_run(shipped: list[Scored]) -> None:
     figure = accuracy_figure(shipped)
     drawn = [sum(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") for axes in figure.axes]  # type: ignore[arg-type]
     assert drawn == [len(shipped)] * 3
+
+
+def test_a_run_beyond_the_axes_is_marked_at_their_edge_and_said_to_be_beyond(shipped: list[Scored]) -> None:
+    first = shipped[0].case
+    far = replace(shipped[0], case=replace(first, measured_speedup=first.measured_speedup * first.measured_r / 7.5))
+    axes = draw_against(Figure().subplots(), [far, *shipped[1:]])
+    (marked,) = [line for line in axes.lines if line.get_marker() == "^"]
+    assert list(marked.get_xdata()) == [ENDS[1]]  # type: ignore[arg-type]
+    assert all(ENDS[0] <= value <= ENDS[1] for value in (*axes.get_xlim(), *axes.get_ylim(), *marked.get_ydata()))  # type: ignore[misc]
+    assert [text.get_text() for text in axes.texts] == ["triangles: 1 run beyond the axes, R up to 7.50"]
+    assert sum(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == len(shipped) - 1  # type: ignore[arg-type]
+    assert not draw_against(Figure().subplots(), shipped).texts
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

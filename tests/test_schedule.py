@@ -12,7 +12,8 @@ import yaml
 from simulator.__main__ import main
 from simulator.cost.spread import Estimate
 from simulator.draft_policy import tokens_in
-from simulator.interchange.engine_flags import parse_command, read_trtllm
+from simulator.interchange import trtllm_config
+from simulator.interchange.engine_flags import parse_command
 from simulator.questions.schedule import ScheduleAnswer, schedule
 from simulator.reports.schedule import schedule_notes, schedule_sentences, schedule_snippets
 from simulator.simulation import TIE, Server
@@ -147,7 +148,7 @@ def test_settings_read_back_as_the_table(bursty, tmp_path):
     (config,) = found["trtllm"]
     path = tmp_path / "config.yaml"
     path.write_text(config.text)
-    section = read_trtllm(path).sections["speculation"]
+    section = trtllm_config.read(path).sections["speculation"]
     assert section.get("num_speculative_tokens", 0) == bursty.best_fixed or "by_batch" in section
 
 
@@ -196,3 +197,37 @@ def test_an_engine_without_a_table_is_told_the_best_fixed_gamma(bursty):
     (setting,) = next(found for name, found, _ in schedule_snippets(answer) if name == "llamacpp")
     assert f"--spec-draft-n-max {answer.best_fixed}" in setting.text
     assert any("takes one γ, not the table" in note for note in schedule_notes(answer))
+
+
+def test_a_gain_of_few_requests_within_the_service_level_is_none(bursty):
+    """Every seed agrees that four more of a thousand come within the level: which they are is chance all the same."""
+    gained = {"metric": "goodput", "gain": Estimate(1.02, 1.01, 1.03), "best_fixed": bursty.best_fixed}
+    few, many = (replace(bursty, **gained, within=(900 + more, 900, 1000)) for more in (4, 40))
+    assert not few.needed
+    assert many.needed
+    assert schedule_sentences(few)[0].startswith("No schedule needed")
+    for told, count in ((few, 904), (many, 940)):
+        assert f"{count} instead of 900 of 1,000 requests are within the service level" in schedule_sentences(told)[0]
+
+
+def test_where_few_requests_are_outside_the_level_time_decides_and_not_which_of_them_one_seed_lets_in():
+    burst = {"process": "gamma", "rate_per_s": 10, "burstiness": 20.0}
+    lengths = {"prompt": 600, "output": {"distribution": "lognormal", "median": 80, "p90": 200}}
+    served = {"arrivals": burst, "lengths": lengths, "num_requests": 300}
+    level = {"ttft_p90_s": 0.5, "tpot_p90_s": 0.015}
+    asked = scenario(workload=served, service_level=level, acceptance={"acceptance_rate": 0.6}, seed=100)
+    found = schedule(asked, held_out=2)
+    assert found.metric == "mean time per output token"
+    assert "99." in found.remark
+    assert "too little to gain" in found.remark
+    gains = dict(found.fixed_gains)
+    assert gains[found.best_fixed] >= (1 - TIE) * max(gains.values()) > 1.2
+
+
+def test_leaving_it_off_is_said_by_seeds_that_did_not_choose():
+    found = schedule(scenario(**FAST, acceptance={"acceptance_rate": 0.05}), held_out=3)
+    assert found.off
+    assert found.over_none.high < 1
+    said = schedule_sentences(found)[0]
+    assert "on 3 seeds that did not choose it" in said
+    assert f"{found.over_none.value:.3f}" in said or f"{found.over_none.value:.2f}" in said

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulator import resources
+from simulator import predict, resources
 from simulator.architecture import find_model
 from simulator.cost.deployment import Deployment
 from simulator.cost.forward import ForwardCost
@@ -32,6 +32,7 @@ def steps(device: str, weights: str, rows: int, engine: str = "llamacpp", model:
 PUBLISHED = {
     ("rtx_3090", "q4_0", "llamacpp"): {2: 1.12, 4: 1.33, 6: 1.73, 8: 2.15},  # ggml-org/llama.cpp#15802
     ("rtx_5090", "q8_0", "llamacpp"): {2: 1.05, 4: 1.15, 6: 1.42, 8: 1.63},  # ggml-org/llama.cpp#26079
+    ("gb10", "q8_0", "llamacpp"): {2: 1.03, 8: 1.09},  # the same
     ("v100_sxm2_32gb", "q4_k_m", "llamacpp"): {2: 1.14, 4: 1.78, 6: 2.62, 8: 3.24},  # in Q2_K, ggml-org/llama.cpp#28912
     ("mi210", "q8_0", "llamacpp"): {2: 1.27, 4: 1.65, 6: 2.17, 8: 2.65},  # a MI100 in Q4_0, ggml-org/llama.cpp#23227
     ("rx_7900_xtx", "q4_k_m", "llamacpp"): {2: 1.14, 4: 1.53, 8: 2.71},  # a RX 6800, ggml-org/llama.cpp#5351
@@ -181,3 +182,40 @@ def test_what_is_not_sure_of_a_row_law_is_not_sure_of_r() -> None:
     assert shifted[raised].round(3, 1, 500).r > 1.02 * pricer.base.round(3, 1, 500).r
     dense = UncertainPricer(replace(deployment, weights="bf16", drafter_weights="bf16"))
     assert not [name for name, _ in dense.shifted if name.startswith("small_rows")]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm_0_25", "vllm_2025"])
+def test_gguf_files_in_vllm_are_read_once_a_row_until_the_matrix_kernel(engine: str) -> None:
+    """csrc/quantization/gguf/mmvq.cuh: a block row for each row, up to six (two of wide matrices); quantization/gguf.py."""
+    passes = {rows: steps("v100_sxm2_32gb", "q8_0", rows, engine) for rows in (2, 3, 4, 5, 8)}
+    assert passes[2] == pytest.approx(2, rel=0.1)
+    assert passes[3] == pytest.approx(passes[4], rel=0.03), "graphs of four rows hold both"
+    assert passes[4] == pytest.approx(4, rel=0.1)
+    assert passes[8] < 0.7 * passes[4]
+    assert passes[5] == pytest.approx(passes[8], rel=0.15), "graphs of eight rows run the matrix kernel"
+    assert steps("rtx_4090", "q8_0", 4, engine) < 0.8 * passes[4], "whose cache holds most matrices"
+    assert steps("v100_sxm2_32gb", "w8a16", 4, engine) < 1.2, "a format of the engine's own"
+
+
+def test_gguf_experts_in_vllm_run_a_vector_kernel_to_sixty_four_tokens() -> None:
+    """vllm-project/vllm#16780: every token reads its experts anew; from 65 tokens on the rows of an expert meet in a matrix kernel."""
+    law = find_engine("vllm").row_law("q8_0", find_hardware("v100_sxm2_32gb"))
+    assert law is not None
+    assert [law.expert_reads(tokens, 4.0) for tokens in (1, 64)] == [4.0, 4.0]
+    assert law.expert_reads(65, 4.0) < 1.5
+
+
+def test_gguf_files_of_a_mixture_in_four_bit_floats_hold_the_rest_in_eight_bit() -> None:
+    """A gpt-oss-120b made 53.5 tokens/s on a Strix Halo, 51.7 after 2,000 tokens (stored public file 69419290959)."""
+    point = {"hardware": "ryzen_ai_max_395", "method": "eagle3", "num_speculative_tokens": 1, "batch": 1, "context_len": 2128}
+    step_s = {
+        (model, engine): predict(**point, target_model=model, engine=engine, precision="mxfp4").plain_step_s
+        for model in ("openai/gpt-oss-120b", "openai/gpt-oss-20b")
+        for engine in ("llamacpp", "generic")
+    }
+    assert step_s["openai/gpt-oss-120b", "llamacpp"] == pytest.approx(1 / 51.7, rel=0.1)
+    own = predict(**point, target_model="openai/gpt-oss-120b", engine="generic", precision="mxfp4_moe").plain_step_s
+    assert own is not None
+    for model in ("openai/gpt-oss-120b", "openai/gpt-oss-20b"):
+        assert step_s[model, "llamacpp"] < step_s[model, "generic"], "where the rest stays in 16 bit"
+    assert own < step_s["openai/gpt-oss-120b", "generic"]

@@ -23,6 +23,7 @@ from simulator.__main__ import main
 from simulator.prediction import predict
 from simulator.questions.break_even import break_even
 from simulator.questions.steady_load import steady_batch
+from simulator.reports.summary import csv_text
 from simulator.scenario import scenario_of
 from simulator.simulation import plain_load
 from simulator.spec import Document, SpecError, parse_yaml
@@ -55,7 +56,8 @@ def grid(question: str = "predict", *axes: str, text: str = SCENARIO) -> cells.G
 
 
 def table(result: sweeping.SweepResult) -> str:
-    return sweeping.table_csv(*sweeping.table_of(result))
+    columns, rows = sweeping.table_of(result)
+    return csv_text(rows, columns)
 
 
 # ------------------------------------------------------------------------------------------------------------------- axes
@@ -285,6 +287,8 @@ def test_every_policy_has_a_row_of_what_it_drafts_there(question: str) -> None:
     best = max((row for row in rows if row["batch_size"] == 128), key=lambda row: row["speedup"])
     resting = [row for row in rows if row.get("policy") and row["gamma"] == 0 and row["batch_size"] == 128]
     assert all(0.9 < row["speedup"] < 1 < best["speedup"] for row in resting)
+    # A resting drafter takes something for sure, and perhaps several times what it is priced at.
+    assert all(row["speedup_low"] < row["speedup"] <= row["speedup_high"] < 1 for row in resting)
 
 
 def test_a_policy_without_acceptance_is_refused_where_its_answer_would_depend_on_it() -> None:

@@ -9,6 +9,7 @@ from simulator.architecture.known import (
     models,
     published_weights,
     stored_weights,
+    unread_weights,
     unsupported,
 )
 from simulator.architecture.layers import ONE_BLOCK_LETTERS, RECURRENT, STATE_NUMBER_BYTES, Experts, LayerGroup
@@ -45,5 +46,6 @@ __all__ = [
     "stand_in_draft",
     "stored_weights",
     "tower_note",
+    "unread_weights",
     "unsupported",
 ]

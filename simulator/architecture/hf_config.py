@@ -36,10 +36,12 @@ _REQUIRED_OF_HEADS = {
 
 @dataclass(frozen=True)
 class HuggingFaceConfig:
-    """`architecture`, and `weights`: the type that the weights are stored in, None where layers differ or it is not said."""
+    """`architecture`; `weights`: the type that the weights are stored in, None where layers differ or it is not said; `unread`:
+    what is said of it and not understood."""
 
     architecture: ModelArchitecture
     weights: str | None
+    unread: str = ""
 
 
 def config_path(name: str) -> Path | None:
@@ -80,8 +82,8 @@ def config_of(config: Config, path: Path) -> HuggingFaceConfig:
     if problems:
         raise SpecError(problems)
     beside = path.parent / "hf_quant_config.json"
-    weights, mixed = stored_type(config, text, _load(beside) if beside.is_file() else None)
-    return HuggingFaceConfig(architecture.model_copy(update={"mixed_weights": mixed}), weights)
+    stored = stored_type(config, text, _load(beside) if beside.is_file() else None)
+    return HuggingFaceConfig(architecture.model_copy(update={"mixed_weights": stored.mixed}), stored.weights, stored.unread)
 
 
 def _check_kinds(config: Config, text: Config, path: Path) -> None:

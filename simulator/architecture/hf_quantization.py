@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -16,6 +17,7 @@ _ALGORITHMS = {
     "FP8": "fp8", "MXFP8": "fp8", "NVFP4": "nvfp4", "W4A16_NVFP4": "nvfp4", "W4A16_AWQ": "int4", "W4A16": "int4", "W8A16": "int8",
 }  # fmt: skip
 _METHODS = {"fp8": "fp8", "fbgemm_fp8": "fp8", "mxfp4": "mxfp4", "awq": "int4", "gptq": "int4", "auto-round": "int4"}
+_TYPE_KEYS = ("quant_method", "quant_algo", "fmt", "bits")
 # Modules of each part, below the number of a layer, as families name them.
 _EXPERTS = ("mlp.experts.0.down_proj", "mlp.experts", "ffn.experts", "block_sparse_moe.experts.0.w2", "mixer.experts.0.down_proj")
 _MODULES: dict[str, tuple[str, ...]] = {
@@ -35,29 +37,49 @@ _IN_LAYER = re.compile(r"^.*?layers\.(\d+|\*)\.?(.*)$")
 _LAYERS_LOOKED_AT = 9
 
 
-def stored_type(config: Config, text: Config, beside: Config | None) -> tuple[str | None, tuple[MixedWeights, ...]]:
-    """(type of the weights, parts kept in another) by `quantization_config`, the hf_quant_config.json beside it, or the dtype.
+@dataclass(frozen=True)
+class StoredType:
+    """weights: their type, None where it is unclear; mixed: parts kept in another. unread: what the config says of the type that
+    is not understood, in its own words; "" where all is."""
 
-    None where it is unclear.
-    """
+    weights: str | None
+    mixed: tuple[MixedWeights, ...] = ()
+    unread: str = ""
+
+
+def stored_type(config: Config, text: Config, beside: Config | None) -> StoredType:
+    """By `quantization_config`, the hf_quant_config.json beside it, or the dtype."""
     quantization = config.get("quantization_config") or text.get("quantization_config") or config.get("quantization")
     more = (beside or {}).get("quantization")
     if isinstance(more, dict) and (quantization is None or more.get("quantized_layers")):
         quantization = more
     if not isinstance(quantization, dict):
-        dtype = _first_text(text, config, "dtype") or _first_text(text, config, "torch_dtype")
-        return _DTYPES.get(dtype or ""), ()
+        dtype = _first_text(text, config, "dtype") or _first_text(text, config, "torch_dtype") or "auto"
+        weights = _DTYPES.get(dtype.removeprefix("torch."))
+        return StoredType(weights, unread="" if weights or dtype == "auto" else f"dtype {dtype}")
     layers = text.get("num_hidden_layers")
     types = _types(quantization, layers if isinstance(layers, int) else 0)
-    weights = _quantized(quantization) or types.get("experts") or types.get("mlp")
-    if weights is None:
-        return None, ()
+    said = _quantized(quantization)
+    weights = said or types.get("experts") or types.get("mlp")
+    # That some modules are left alone says nothing of the others.
+    if weights is None or (said is None and weights == "bf16"):
+        return StoredType(None, unread=_words(quantization))
     mixed = {part: types[part] for part in ("attention", "attention_output", "mlp") if types.get(part, weights) != weights}
     if "attention" in mixed:
         mixed["attention_output"] = types.get("attention_output", weights)
     if "head" in types:
         mixed["head"] = types["head"]
-    return weights, (MixedWeights.model_validate({"weights": weights, **mixed}),) if mixed else ()
+    return StoredType(weights, (MixedWeights.model_validate({"weights": weights, **mixed}),) if mixed else ())
+
+
+def _words(quantization: Config) -> str:
+    """The keys that would name the type, as they stand there."""
+    told = [f"{key} {quantization[key]}" for key in _TYPE_KEYS if isinstance(quantization.get(key), (str, int))]
+    groups = quantization.get("config_groups")
+    if isinstance(groups, dict):
+        weights = [group.get("weights") or {} for group in groups.values() if isinstance(group, dict)]
+        told += [" ".join(str(each[key]) for key in ("type", "num_bits") if key in each) for each in weights]
+    return ", ".join(dict.fromkeys(text[:60] for text in told if text)) or "a quantization without a method"
 
 
 def _first_text(text: Config, config: Config, key: str) -> str | None:

@@ -57,6 +57,12 @@ def stored_weights(name: str) -> str | None:
     return format_in_name(name)[1] if path is None else read_config(path).weights
 
 
+def unread_weights(name: str) -> str:
+    """What a local Hugging Face config says of the type of its weights and is not understood, in its words; "" for nothing."""
+    path = None if name.endswith((".yaml", ".yml")) else config_path(name)
+    return "" if path is None else read_config(path).unread
+
+
 def published_weights(name: str) -> str | None:
     """`stored_weights`, else the type in which the owner of a known model publishes it; None where it is of 16 bits."""
     return stored_weights(name) or _published_weights().get(resources.normalised(name))
@@ -112,5 +118,9 @@ def find_model(name: str, where: str = "", key: str = "model", noun: str = "mode
     why = unsupported().get(resources.normalised(name))
     if why is not None:
         raise SpecError([Problem(where, key, f"must be a model that can be priced: {name} has {why}")])
+    base, _, word = name.rpartition("-")
+    if base and resources.normalised(base) in models():
+        must = f"must be a known {noun} or the path of a file: {base} is one, and {word} no known type of weights"
+        raise SpecError([Problem(where, key, must, repr(name), base)])
     spellings = [spelling for model in dict.fromkeys(models().values()) for spelling in (model.name, *model.aliases)]
     raise resources.unknown(where, key, noun, name, spellings)

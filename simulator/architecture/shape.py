@@ -291,6 +291,21 @@ class ModelArchitecture(Spec):
         kept, own = FORMATS[dtype], self.head_format(dtype)
         return max(kept.head_bytes, kept.bytes) if own is None else own.bytes
 
+    def stored_formats(self, dtype: str) -> frozenset[str]:
+        """Every format that a matrix of a checkpoint is stored in whose weights are of `dtype`, routers and LM head included.
+
+        >>> from simulator.architecture import find_model
+        >>> sorted(find_model("openai/gpt-oss-20b").stored_formats("mxfp4"))
+        ['bf16', 'mxfp4']
+        """
+        parts = {part for group in self.layer_groups(1) for part in group.parts}
+        return frozenset({dtype, self.head_stored(dtype).name, *(self.format_of(part, dtype).name for part in parts)})
+
+    def head_stored(self, dtype: str) -> NumberFormat:
+        """How the LM head is stored: in 16 bit unless the format or the checkpoint quantizes it too."""
+        kept, own = FORMATS[dtype], self.head_format(dtype)
+        return own or (FORMATS["bf16"] if kept.quantized and kept.head_bits >= 16 else kept)
+
     def head_format(self, dtype: str) -> NumberFormat | None:
         """The format of the LM head where checkpoints quantize it on its own; None where it is as their format has it."""
         mixed = self.mixed_as(dtype)

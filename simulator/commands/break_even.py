@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
-from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_titled_tables
+from simulator.console import (
+    console_of_stdout,
+    print_json,
+    print_notes,
+    print_sentence,
+    print_titled_tables,
+    print_written,
+    written_too,
+)
 from simulator.spec import SpecError
 
 if TYPE_CHECKING:
@@ -20,7 +28,7 @@ def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = Fal
     """The acceptance that speculation needs, against batch, for γ = 1..8 and trees; and the best by batch and context."""
     from simulator.questions import break_even as question
     from simulator.questions.method_map import method_map
-    from simulator.reports.files import write_break_even
+    from simulator.reports.files import prepare_directory, write_break_even
     from simulator.reports.method_map import method_map_summary
     from simulator.reports.summary import break_even_summary
     from simulator.scenario import load_scenario
@@ -30,16 +38,18 @@ def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = Fal
     loaded = whole.alone() if methods is None else replace(whole, alternatives=())
     if not loaded.deployment.speculative:
         raise SpecError([loaded.document.problem(("speculation",), "must be given: break-even is about a method")])
+    if out is not None:
+        prepare_directory(out)
     answer = question.break_even(loaded)
-    if out is not None:
-        write_break_even(answer, out, methods)
-    if as_json:
-        best = {} if methods is None else {"best_method": method_map_summary(methods)}
-        print_json({**break_even_summary(answer, methods), **best})
-        return
-    _print_break_even(console_of_stdout(), answer, methods)
-    if out is not None:
-        console_of_stdout().print(f"Report, table and figures: {out}")
+    console = console_of_stdout()
+    with written_too(out, lambda folder: write_break_even(answer, folder, methods)):
+        if as_json:
+            best = {} if methods is None else {"best_method": method_map_summary(methods)}
+            print_json({**break_even_summary(answer, methods), **best})
+        else:
+            _print_break_even(console, answer, methods)
+    if out is not None and not as_json:
+        print_written(console, "Report, table and figures", out)
 
 
 def _print_break_even(console: Console, answer: BreakEven, methods: MethodMap | None) -> None:

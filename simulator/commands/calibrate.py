@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from simulator.commands.flags import AsJson
-from simulator.console import console_of_stdout, err, print_json, print_sentence, print_table
+from simulator.console import console_of_stdout, err, print_json, print_sentence, print_table, print_written
 from simulator.spec import Problem, SpecError, nearest
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ def _progress(session: Session) -> Iterator[tuple[Progress, Refusal]]:
 
     def refusal(visit: Visit) -> None:
         cell = ", ".join(f"{name} {value}" for name, value in visit.cell.inputs.items())
-        err.print(f"skipped ({visit.status.replace('_', ' ')}): {visit.cell.kind} {cell}: {visit.reason}", markup=False)
+        err.print(f"skipped ({visit.status.replace('_', ' ')}): {visit.cell.kind} {cell}: {visit.reason}")
 
     if not err.is_terminal:
         begun: set[int] = set()
@@ -213,11 +212,11 @@ def _finish(file: MeasurementFile, profile: Path, as_json: bool) -> None:
     if as_json:
         print_json(_summary(done))
         return
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    console.print("\n".join(report_lines(done.report)))
-    console.print()
-    console.print("\n".join(repeat_lines(file, done.report)))
-    console.print(f"Profile: {profile}\nFigure: {profile.with_suffix('.png')}\nMeasurements: sha256 {file.sha256}")
+    console = console_of_stdout()
+    console.print("\n".join([*report_lines(done.report), "", *repeat_lines(file, done.report)]), soft_wrap=True)
+    print_written(console, "Profile", profile)
+    print_written(console, "Figure", profile.with_suffix(".png"))
+    console.print(f"Measurements: sha256 {file.sha256}", soft_wrap=True)
 
 
 def _print_comparison(first: str, second: str, as_json: bool) -> None:

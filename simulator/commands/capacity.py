@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
@@ -18,12 +19,15 @@ from simulator.console import (
     print_snippets,
     print_table,
     print_verdict,
+    print_written,
     progress_bars,
+    written_too,
 )
 from simulator.spec import Document, Problem, SpecError, check, plain_scalar
 
 if TYPE_CHECKING:
     from simulator.planning import PlanningSpec
+    from simulator.questions.capacity import CapacityAnswer
 
 
 def capacity(
@@ -34,22 +38,15 @@ def capacity(
     ] = None,
     head_room: Annotated[str | None, typer.Option(help="Share of the sustainable rate to keep free (default 0.2).")] = None,
     price_per_gpu_hour: Annotated[str | None, typer.Option(help="What a device costs an hour, in any currency.")] = None,
-    repetitions: Annotated[int, typer.Option(min=1, max=100, help="Independent runs at each rate.")] = 4,
+    repetitions: Annotated[
+        int | None, typer.Option(min=1, max=100, help="Independent runs at each rate, at most (default: 4 to 16, as are quick).")
+    ] = None,
     out: OutDir = None,
     as_json: AsJson = False,
 ) -> None:
     """The highest request rate within the service level, with and without speculation, and the devices for a demand."""
     from simulator.questions.capacity import capacity as answered
-    from simulator.reports.capacity import (
-        before_the_search,
-        capacity_doubts,
-        capacity_notes,
-        capacity_sentences,
-        capacity_summary,
-        capacity_tables,
-        settings_server,
-    )
-    from simulator.reports.exports import exports_of
+    from simulator.reports.capacity import before_the_search, capacity_summary
     from simulator.reports.files import prepare_directory, write_capacity
     from simulator.scenario import load_scenario
 
@@ -61,12 +58,26 @@ def capacity(
         err.print(Text(f"Note: {note}"))
     with progress_bars(quiet=as_json, things="rates") as progress:
         answer = answered(loaded, planning, repetitions=repetitions, progress=progress)
-    if out is not None:
-        write_capacity(answer, out)
-    if as_json:
-        print_json(capacity_summary(answer))
-        return
     console = console_of_stdout()
+    with written_too(out, lambda folder: write_capacity(answer, folder)):
+        if as_json:
+            print_json(capacity_summary(answer))
+        else:
+            _print_capacity(console, answer)
+    if out is not None and not as_json:
+        print_written(console, "Report and data", out)
+
+
+def _print_capacity(console: Console, answer: CapacityAnswer) -> None:
+    from simulator.reports.capacity import (
+        capacity_doubts,
+        capacity_notes,
+        capacity_sentences,
+        capacity_tables,
+        settings_server,
+    )
+    from simulator.reports.exports import exports_of
+
     style = "bold red" if answer.best is None else VERDICT_STYLE.get(answer.best.verdict or "", "bold")
     print_verdict(console, capacity_sentences(answer), style)
     for header, rows in capacity_tables(answer):
@@ -80,8 +91,6 @@ def capacity(
         print_notes(console, [*([why] if why else []), *minded], [])
         console.print()
     print_notes(console, capacity_notes(answer), (*capacity_doubts(answer), *answer.warnings))
-    if out is not None:
-        console.print(f"Report and data: {out}")
 
 
 def _planning(stated: PlanningSpec, demand: str | None, flags: dict[str, str | None]) -> PlanningSpec:

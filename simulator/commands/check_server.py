@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from simulator.commands.flags import AsJson
+from simulator.commands.flags import AsJson, refuse_idle_counts
 from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table, progress_bars
 
 
@@ -28,6 +28,7 @@ def check_server(
 
     loaded = load_scenario(scenario)
     found = read_files(files, format, num_speculative_tokens, draft_tokens)
+    refuse_idle_counts(found, num_speculative_tokens, draft_tokens)
     with progress_bars(quiet=as_json) as progress:
         answer = server_check.check_server(found.runs, loaded, progress)
     if as_json:

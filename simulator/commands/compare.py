@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
-from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table, progress_bars
+from simulator.console import (
+    console_of_stdout,
+    print_json,
+    print_notes,
+    print_sentence,
+    print_table,
+    print_written,
+    progress_bars,
+    written_too,
+)
+
+if TYPE_CHECKING:
+    from simulator.questions.comparison import ComparedScenarios
 
 
 def compare(
@@ -19,13 +32,7 @@ def compare(
 ) -> None:
     """Methods, the draft's devices, types of weights or hardware side by side on the same requests, with the memory they take."""
     from simulator.questions import comparison
-    from simulator.reports.comparison import (
-        comparison_notes,
-        comparison_sentence,
-        comparison_summary,
-        comparison_table,
-        memory_table,
-    )
+    from simulator.reports.comparison import comparison_summary
     from simulator.scenario import load_scenario
 
     loaded = load_scenario(scenario).alone()
@@ -36,12 +43,19 @@ def compare(
     asked = [value.strip() for value in values.split(",") if value.strip()]
     with progress_bars(quiet=as_json, doing="comparing", things="alternatives") as progress:
         answer = comparison.compare(loaded, by, asked, progress)
-    if out is not None:
-        write_comparison(answer, out)
-    if as_json:
-        print_json(comparison_summary(answer))
-        return
     console = console_of_stdout()
+    with written_too(out, lambda folder: write_comparison(answer, folder)):
+        if as_json:
+            print_json(comparison_summary(answer))
+        else:
+            _print_comparison(console, answer)
+    if out is not None and not as_json:
+        print_written(console, "Report and figure", out)
+
+
+def _print_comparison(console: Console, answer: ComparedScenarios) -> None:
+    from simulator.reports.comparison import comparison_notes, comparison_sentence, comparison_table, memory_table
+
     print_sentence(console, comparison_sentence(answer), "bold")
     console.print()
     print_table(console, *comparison_table(answer))
@@ -49,5 +63,3 @@ def compare(
     if memory:
         print_table(console, header, memory)
     print_notes(console, [], comparison_notes(answer))
-    if out is not None:
-        console.print(f"Report and figure: {out}")

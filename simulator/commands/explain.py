@@ -6,41 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import Field
+from rich.console import Console
 
-from simulator.commands.flags import (
-    AcceptanceRateFlag,
-    AcceptanceRatesPerPositionFlag,
-    AsJson,
-    AttentionBackendFlag,
-    ConditionalAcceptanceRatesFlag,
-    DataParallelSizeFlag,
-    DeterministicFlag,
-    DrafterWeightsFlag,
-    DraftFlag,
-    DraftHardwareFlag,
-    DraftKvTokensFlag,
-    DraftLayersFlag,
-    DraftLinkLatencySFlag,
-    DraftOverlapFlag,
-    DraftParamsFlag,
-    DraftTensorParallelSizeFlag,
-    EngineFlag,
-    ExpertParallelFlag,
-    GraphsFlag,
-    HardwareFlag,
-    MeanAcceptanceLengthFlag,
-    MethodFlag,
-    NodesFlag,
-    NumSpeculativeTokensFlag,
-    OutDir,
-    OverlapFlag,
-    PipelineParallelSizeFlag,
-    PrecisionFlag,
-    TargetFlag,
-    TensorParallelSizeFlag,
-    TreeShapeFlag,
-    at_point,
-)
+from simulator.commands.flags import AsJson, OutDir, at_point, takes_point
 from simulator.console import (
     VERDICT_STYLE,
     console_of_stdout,
@@ -49,91 +17,67 @@ from simulator.console import (
     print_sentence,
     print_table,
     print_verdict,
+    print_written,
     progress_bars,
+    written_too,
 )
 from simulator.spec import Document, Problem, Spec, SpecError, check, plain_scalar
 
 if TYPE_CHECKING:
     from simulator.draft_tree import Tree
+    from simulator.questions.explanation import Explanation
     from simulator.scenario import Scenario
 
 
+@takes_point(
+    batch="Also with a scenario: instead of its mean batch.",
+    context_len="Also with a scenario: instead of its mean context.",
+)
 def explain(
-    ctx: typer.Context,
+    point: dict[str, str],
     scenario: Annotated[str | None, typer.Argument(help="A scenario; or give the flags of `predict` instead.")] = None,
     gamma: Annotated[int | None, typer.Option(min=1, max=64, help="γ to explain; of several, the one that run names.")] = None,
-    hardware: HardwareFlag = None,
-    target: TargetFlag = None,
-    method: MethodFlag = None,
-    num_speculative_tokens: NumSpeculativeTokensFlag = None,
-    batch: Annotated[str | None, typer.Option(help="Also with a scenario: instead of its mean batch.")] = None,
-    context_len: Annotated[str | None, typer.Option(help="Also with a scenario: instead of its mean context.")] = None,
-    draft: DraftFlag = None,
-    draft_params: DraftParamsFlag = None,
-    drafter_weights: DrafterWeightsFlag = None,
-    draft_layers: DraftLayersFlag = None,
-    draft_kv_tokens: DraftKvTokensFlag = None,
-    tree_shape: TreeShapeFlag = None,
-    engine: EngineFlag = None,
-    attention_backend: AttentionBackendFlag = None,
-    deterministic: DeterministicFlag = None,
-    graphs: GraphsFlag = None,
-    overlap: OverlapFlag = None,
-    precision: PrecisionFlag = None,
-    tensor_parallel_size: TensorParallelSizeFlag = None,
-    draft_tensor_parallel_size: DraftTensorParallelSizeFlag = None,
-    pipeline_parallel_size: PipelineParallelSizeFlag = None,
-    data_parallel_size: DataParallelSizeFlag = None,
-    expert_parallel: ExpertParallelFlag = None,
-    nodes: NodesFlag = None,
-    draft_hardware: DraftHardwareFlag = None,
-    draft_link_latency_s: DraftLinkLatencySFlag = None,
-    draft_overlap: DraftOverlapFlag = None,
-    mean_acceptance_length: MeanAcceptanceLengthFlag = None,
-    acceptance_rate: AcceptanceRateFlag = None,
-    acceptance_rates_per_position: AcceptanceRatesPerPositionFlag = None,
-    conditional_acceptance_rates: ConditionalAcceptanceRatesFlag = None,
     out: OutDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Why: one round beside one plain step, term by term; R against τ; what is unsure; what would flip the sign."""
     from simulator.questions import explanation
-    from simulator.reports.explanation import (
-        doubt_sentences,
-        doubt_table,
-        explanation_sentences,
-        explanation_summary,
-        explanation_table,
-    )
-    from simulator.reports.files import write_explanation
-    from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_table
+    from simulator.reports.explanation import explanation_summary
+    from simulator.reports.files import prepare_directory, write_explanation
     from simulator.scenario import load_scenario
 
-    given = {
-        name: value
-        for name, value in ctx.params.items()
-        if value is not None and name not in ("scenario", "gamma", "out", "as_json")
-    }
     if scenario is not None:
-        extra = [name for name in given if name not in ("batch", "context_len", "tree_shape")]
+        extra = [name for name in point if name not in ("batch", "context_len", "tree_shape")]
         if extra:
             raise SpecError([Problem("--" + extra[0].replace("_", "-"), "", "must be left out with a scenario, which holds it")])
         loaded = load_scenario(scenario).alone()
         if not loaded.deployment.speculative:
             raise SpecError([loaded.document.problem(("speculation",), "must be given: explain is about a method")])
-        tree = _tree_of(loaded, given.pop("tree_shape", None), gamma)
-        asked = check(_Point, Document("", {name: plain_scalar(text) for name, text in given.items()}))
+        tree = _tree_of(loaded, point.pop("tree_shape", None), gamma)
+        asked = check(_Point, Document("", {name: plain_scalar(text) for name, text in point.items()}))
         _check_point(loaded, gamma, asked.context_len)
+        if out is not None:
+            prepare_directory(out)
         with progress_bars(quiet=as_json or len(loaded.variants) == 1) as progress:
             answer = explanation.explain(loaded, gamma, asked.batch, asked.context_len, tree, progress)
     else:
-        answer = at_point(given, explanation.explain_point)
-    if out is not None:
-        write_explanation(answer, "" if scenario is None else loaded.name, out)
-    if as_json:
-        print_json(explanation_summary(answer))
-        return
-    console = console_of_stdout()
+        if gamma is not None:
+            raise SpecError([Problem("--gamma", "", "goes with a scenario; otherwise say --num-speculative-tokens", str(gamma))])
+        answer = at_point(point, explanation.explain_point)
+    console, name = console_of_stdout(), "" if scenario is None else loaded.name
+    with written_too(out, lambda folder: write_explanation(answer, name, folder)):
+        if as_json:
+            print_json(explanation_summary(answer))
+        else:
+            _print_explanation(console, answer)
+    if out is not None and not as_json:
+        print_written(console, "Report and figures", out)
+
+
+def _print_explanation(console: Console, answer: Explanation) -> None:
+    from simulator.reports.explanation import doubt_sentences, doubt_table, explanation_sentences, explanation_table
+    from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_table
+
     print_verdict(console, explanation_sentences(answer), VERDICT_STYLE.get(answer.verdict, "bold"))
     print_table(console, *explanation_table(answer))
     print_table(console, *sensitivity_table(answer.sensitivity))
@@ -144,8 +88,6 @@ def explain(
     for sentence in doubt_sentences(answer):
         print_sentence(console, sentence)
     print_notes(console, [], answer.warnings)
-    if out is not None:
-        console.print(f"Report and figures: {out}")
 
 
 def _check_point(scenario: Scenario, gamma: int | None, context: float | None) -> None:

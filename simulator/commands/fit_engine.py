@@ -7,14 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from simulator.commands.flags import AsJson
-from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table
+from simulator.commands.flags import AsJson, refuse_idle_counts
+from simulator.console import (
+    console_of_stdout,
+    print_json,
+    print_notes,
+    print_sentence,
+    print_table,
+    print_written,
+    written_too,
+)
+from simulator.number_format import known_format
 from simulator.spec import Problem, SpecError
 
 if TYPE_CHECKING:
     from simulator.interchange.detection import Imported
     from simulator.interchange.imported import Settings
+    from simulator.questions.server_fit import EngineOfServer
     from simulator.scenario import Scenario
 
 
@@ -38,18 +49,10 @@ def fit_engine(
     from simulator.interchange.detection import read_files
     from simulator.interchange.imported import Settings
     from simulator.questions import server_fit
-    from simulator.reports.server_fit import CONSTANTS_HEADER as FIT_CONSTANTS_HEADER
-    from simulator.reports.server_fit import RUNS_HEADER as FIT_RUNS_HEADER
-    from simulator.reports.server_fit import (
-        check_profile_path,
-        fit_sentence,
-        fit_summary,
-        fitted_constant_rows,
-        fitted_run_rows,
-        write_engine_profile,
-    )
+    from simulator.reports.server_fit import check_profile_path, fit_summary, write_engine_profile
 
-    settings = Settings(hardware, engine, target, drafter, method, precision, tensor_parallel_size)
+    weights = None if precision is None else known_format(precision, "--precision")
+    settings = Settings(hardware, engine, target, drafter, method, weights, tensor_parallel_size)
     given = [name for name, value in asdict(settings).items() if value is not None]
     if scenario is not None and given:
         flag = "--" + given[0].replace("_", "-")
@@ -57,20 +60,26 @@ def fit_engine(
     if out is not None:
         check_profile_path(out)
     found = read_files(files, format, num_speculative_tokens, draft_tokens)
+    refuse_idle_counts(found, num_speculative_tokens, draft_tokens)
     answer = server_fit.fit_engine(found.runs, _scenario(scenario, found, settings))
-    if out is not None:
-        write_engine_profile(answer, files, out)
-    if as_json:
-        print_json(fit_summary(answer))
-        return
     console = console_of_stdout()
+    with written_too(out, lambda path: write_engine_profile(answer, files, path)):
+        if as_json:
+            print_json(fit_summary(answer))
+        else:
+            _print_fit(console, answer)
+    if out is not None and not as_json:
+        print_written(console, "Engine profile, for `engine:` of a scenario", out)
+
+
+def _print_fit(console: Console, answer: EngineOfServer) -> None:
+    from simulator.reports.server_fit import CONSTANTS_HEADER, RUNS_HEADER, fit_sentence, fitted_constant_rows, fitted_run_rows
+
     print_sentence(console, fit_sentence(answer), "bold")
     console.print()
-    print_table(console, FIT_CONSTANTS_HEADER, fitted_constant_rows(answer))
-    print_table(console, FIT_RUNS_HEADER, fitted_run_rows(answer))
+    print_table(console, CONSTANTS_HEADER, fitted_constant_rows(answer))
+    print_table(console, RUNS_HEADER, fitted_run_rows(answer))
     print_notes(console, [], answer.notes)
-    if out is not None:
-        console.print(f"Engine profile, for `engine:` of a scenario: {out}")
 
 
 def _scenario(name: str | None, found: Imported, settings: Settings) -> Scenario:

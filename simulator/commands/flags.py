@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,9 +13,12 @@ import typer
 from simulator.spec import Document, Problem, SpecError, check, plain_scalar
 
 if TYPE_CHECKING:
+    from simulator.interchange.detection import Imported
     from simulator.prediction import OperatingPoint
 
 T = TypeVar("T")
+# As `interchange.sglang` names it; not imported here, where every verb begins.
+SGLANG_LOG = "sglang-log"
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 ScenarioPath = Annotated[str, typer.Argument(help="Path of a scenario YAML, or the name of a shipped one.")]
@@ -31,38 +36,80 @@ OutDir = Annotated[
 ]
 
 
-# An operating point, flag by flag, as predict and explain take it.
-HardwareFlag = Annotated[str | None, typer.Option(help="Device: id, name or path.")]
-TargetFlag = Annotated[str | None, typer.Option(help="Target model.")]
-MethodFlag = Annotated[
-    str | None, typer.Option(help="draft_model, eagle, eagle3, medusa, hydra, mtp, ngram, suffix, block, layer_skip, sparse_kv.")
-]
-NumSpeculativeTokensFlag = Annotated[str | None, typer.Option(help="γ, tokens drafted per round.")]
-DraftFlag = Annotated[str | None, typer.Option(help="Drafter; a head is built from the target where left out.")]
-DraftParamsFlag = Annotated[str | None, typer.Option(help="Size of a draft model that is not known, such as 1.24B.")]
-DrafterWeightsFlag = Annotated[str | None, typer.Option(help="Type of its weights; left out: by convention.")]
-DraftLayersFlag = Annotated[str | None, typer.Option(help="layer_skip: the target's first layers that draft.")]
-DraftKvTokensFlag = Annotated[str | None, typer.Option(help="sparse_kv: cached tokens read while drafting.")]
-TreeShapeFlag = Annotated[str | None, typer.Option(help="Such as steps=5,topk=4,draft_tokens=8 or nodes=64.")]
-EngineFlag = Annotated[str | None, typer.Option(help="Engine profile; left out: generic, wider interval.")]
-AttentionBackendFlag = Annotated[str | None, typer.Option(help="Attention kernels the server is started with.")]
-DeterministicFlag = Annotated[str | None, typer.Option(help="true: kernels that give the same at any batch.")]
-GraphsFlag = Annotated[str | None, typer.Option(help="piecewise or none, where steps are not captured whole.")]
-OverlapFlag = Annotated[str | None, typer.Option(help="false: no step is prepared ahead.")]
-PrecisionFlag = Annotated[str | None, typer.Option(help="Such as bf16, fp8, or 'fp8 weights, bf16 KV'.")]
-TensorParallelSizeFlag = Annotated[str | None, typer.Option(help="Devices that share each layer.")]
-DraftTensorParallelSizeFlag = Annotated[str | None, typer.Option(help="The same for the drafter.")]
-PipelineParallelSizeFlag = Annotated[str | None, typer.Option(help="Stages that the layers are cut into.")]
-DataParallelSizeFlag = Annotated[str | None, typer.Option(help="Replicas; of a mixture, ranks that share its experts.")]
-ExpertParallelFlag = Annotated[str | None, typer.Option(help="true: whole experts on each device instead of slices.")]
-NodesFlag = Annotated[str | None, typer.Option(help="Servers that the devices are spread over evenly.")]
-DraftHardwareFlag = Annotated[str | None, typer.Option(help="A device of the draft's own.")]
-DraftLinkLatencySFlag = Annotated[str | None, typer.Option(help="Link to it, seconds one way.")]
-DraftOverlapFlag = Annotated[str | None, typer.Option(help="true: it drafts ahead while the target verifies.")]
-MeanAcceptanceLengthFlag = Annotated[str | None, typer.Option(help="τ, tokens per round, bonus included.")]
-AcceptanceRateFlag = Annotated[str | None, typer.Option(help="α, given that all drafts before were accepted.")]
-AcceptanceRatesPerPositionFlag = Annotated[str | None, typer.Option(help="Unconditional, comma-separated.")]
-ConditionalAcceptanceRatesFlag = Annotated[str | None, typer.Option(help="Conditional, comma-separated.")]
+# An operating point, flag by flag, and what each says. All are read as text: what is wrong is told as in a file.
+POINT_FLAGS = {
+    "hardware": "Device: id, name or path.",
+    "target": "Target model.",
+    "method": "draft_model, eagle, eagle3, medusa, hydra, mtp, ngram, suffix, block, layer_skip, sparse_kv.",
+    "num_speculative_tokens": "γ, tokens drafted per round.",
+    "batch": "Sequences decoding at once (default 1).",
+    "draft": "Drafter; a head is built from the target where left out.",
+    "draft_params": "Size of a draft model that is not known, such as 1.24B.",
+    "drafter_weights": "Type of its weights; left out: by convention.",
+    "draft_layers": "layer_skip: the target's first layers that draft.",
+    "draft_kv_tokens": "sparse_kv: cached tokens read while drafting.",
+    "tree_shape": "Such as steps=5,topk=4,draft_tokens=8 or nodes=64.",
+    "engine": "Engine profile; left out: generic, wider interval.",
+    "attention_backend": "Attention kernels the server is started with.",
+    "deterministic": "true: kernels that give the same at any batch.",
+    "graphs": "piecewise or none, where steps are not captured whole.",
+    "year": "Of the engine's release, where no version is named.",
+    "overlap": "false: no step is prepared ahead; true: also where the engine must be asked to.",
+    "peer_to_peer": "true: cards over PCIe reach each other's memory; false: through the host's.",
+    "max_model_len": "Longest sequence the server admits, for kernels that depend on it.",
+    "precision": "Such as bf16, fp8, or 'fp8 weights, bf16 KV'.",
+    "tensor_parallel_size": "Devices that share each layer.",
+    "draft_tensor_parallel_size": "The same for the drafter.",
+    "pipeline_parallel_size": "Stages that the layers are cut into.",
+    "data_parallel_size": "Replicas; of a mixture, ranks that share its experts.",
+    "expert_parallel": "true: whole experts on each device instead of slices.",
+    "nodes": "Servers that the devices are spread over evenly.",
+    "draft_hardware": "A device of the draft's own.",
+    "draft_link_latency_s": "Link to it, seconds one way.",
+    "draft_overlap": "true: it drafts ahead while the target verifies.",
+    "context_len": "Mean tokens in the KV cache per sequence.",
+    "mean_acceptance_length": "τ, tokens per round, bonus included.",
+    "acceptance_rate": "α, given that all drafts before were accepted.",
+    "acceptance_rates_per_position": "Unconditional, comma-separated.",
+    "conditional_acceptance_rates": "Conditional, comma-separated.",
+}
+
+
+def takes_point(**words: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a verb a flag for each of `POINT_FLAGS` in place of its parameter `point`, which holds those that were given.
+
+    words: what the verb says otherwise of a flag, or flags of its own that belong to the point.
+    """
+    texts = {**POINT_FLAGS, **words}
+    flags = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, typer.Option(help=text)])
+        for name, text in texts.items()
+    ]
+
+    def taking(verb: Callable[..., None]) -> Callable[..., None]:
+        @wraps(verb)
+        def taken(**given: Any) -> None:
+            said = {name: given.pop(name) for name in texts}
+            verb(point={name: text for name, text in said.items() if text is not None}, **given)
+
+        own = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in signature(verb, eval_str=True).parameters.values()]
+        place = [each.name for each in own].index("point")
+        shown = [*own[:place], *flags, *own[place + 1 :]]
+        taken.__signature__ = Signature(shown)  # type: ignore[attr-defined]
+        taken.__annotations__ = {each.name: each.annotation for each in shown} | {"return": None}
+        return taken
+
+    return taking
+
+
+def refuse_idle_counts(found: Imported, num_speculative_tokens: int | None, draft_tokens: int | None) -> None:
+    """Raises `SpecError` where γ or SGLang's draft tokens are given for files that nothing of them is read into."""
+    if num_speculative_tokens is not None and not any(run.speculative for run in found.runs):
+        must = "must be left out: no run of these files has acceptance in it"
+        raise SpecError([Problem("--num-speculative-tokens", "", must, str(num_speculative_tokens))])
+    if draft_tokens is not None and not any(run.format == SGLANG_LOG for run in found.runs):
+        must = "goes with a log of SGLang only: no file here is one"
+        raise SpecError([Problem("--draft-tokens", "", must, str(draft_tokens))])
 
 
 def at_point(given: dict[str, Any], answer: Callable[[OperatingPoint, Document], T]) -> T:

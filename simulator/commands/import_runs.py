@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from simulator.commands.flags import AsJson
-from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table
-from simulator.spec import Problem, SpecError
+from simulator.commands.flags import AsJson, refuse_idle_counts
+from simulator.console import console_of_stdout, print_json, print_notes, print_sentence, print_table, print_written
+from simulator.number_format import known_format
+from simulator.spec import Problem, SpecError, shown
 
 
 def import_runs(
@@ -41,12 +43,28 @@ def import_runs(
     if rate_per_s is not None and workload is None:
         raise SpecError([Problem("--rate-per-s", "", "goes with --workload: it would change nothing", f"{rate_per_s:g}")])
     found = read_files(files, format, num_speculative_tokens, draft_tokens)
+    refuse_idle_counts(found, num_speculative_tokens, draft_tokens)
+    weights = None if precision is None else known_format(precision, "--precision")
     settings = Settings(
-        hardware, engine, target, drafter, method, precision, tensor_parallel_size, sampler, prompts, workload, rate_per_s
+        hardware, engine, target, drafter, method, weights, tensor_parallel_size, sampler, prompts, workload, rate_per_s
     )
+    idle = [name for name, value in asdict(settings).items() if value is not None and out is None]
+    if idle:
+        flag = "--" + idle[0].replace("_", "-")
+        raise SpecError(
+            [
+                Problem(
+                    flag,
+                    "",
+                    "goes with --out: it says something of the files that are written",
+                    shown(getattr(settings, idle[0])),
+                )
+            ]
+        )
     written, left_out = write_import(found, settings, out) if out is not None else ((), [])
     if as_json:
-        print_json(import_summary(found))
+        kept = {} if out is None else {"written": [str(path) for path in written], "left_out": left_out}
+        print_json({**import_summary(found), **kept})
         return
     console = console_of_stdout()
     for each in found.runs:
@@ -61,5 +79,5 @@ def import_runs(
         print_sentence(console, step_costs_sentence(table), "bold")
         print_table(console, *step_costs_table(table))
     for path in written:
-        console.print(f"written: {path}")
+        print_written(console, "written", path)
     print_notes(console, [f"not written: {each}" for each in left_out], [])

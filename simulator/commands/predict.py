@@ -11,40 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from simulator.commands.flags import (
-    AcceptanceRateFlag,
-    AcceptanceRatesPerPositionFlag,
-    AsJson,
-    AttentionBackendFlag,
-    ConditionalAcceptanceRatesFlag,
-    DataParallelSizeFlag,
-    DeterministicFlag,
-    DrafterWeightsFlag,
-    DraftFlag,
-    DraftHardwareFlag,
-    DraftKvTokensFlag,
-    DraftLayersFlag,
-    DraftLinkLatencySFlag,
-    DraftOverlapFlag,
-    DraftParamsFlag,
-    DraftTensorParallelSizeFlag,
-    EngineFlag,
-    ExpertParallelFlag,
-    GraphsFlag,
-    HardwareFlag,
-    MeanAcceptanceLengthFlag,
-    MethodFlag,
-    NodesFlag,
-    NumSpeculativeTokensFlag,
-    OverlapFlag,
-    PipelineParallelSizeFlag,
-    PrecisionFlag,
-    TargetFlag,
-    TensorParallelSizeFlag,
-    TreeShapeFlag,
-    at_point,
-    path_of,
-)
+from simulator.commands.flags import AsJson, at_point, path_of, takes_point
 from simulator.console import (
     VERDICT_STYLE,
     console_of_stdout,
@@ -53,7 +20,9 @@ from simulator.console import (
     print_notes,
     print_sentence,
     print_table,
+    require_writable,
     write_output,
+    written_too,
 )
 from simulator.spec import Problem, SpecError
 
@@ -61,44 +30,16 @@ if TYPE_CHECKING:
     from simulator.prediction import Prediction
 
 
+@takes_point(
+    prompt_len="Prompt tokens: with output-len the prefill share counts.",
+    output_len="Output tokens.",
+    prompts_together="true: requests are sent a batch at a time.",
+    dataset="A benchmark whose usual lengths are taken.",
+    plain_step_s="Measured seconds of a plain step at this batch.",
+    plain_tokens_per_s="Measured throughput without speculation.",
+)
 def predict(
-    ctx: typer.Context,
-    hardware: HardwareFlag = None,
-    target: TargetFlag = None,
-    method: MethodFlag = None,
-    num_speculative_tokens: NumSpeculativeTokensFlag = None,
-    batch: Annotated[str | None, typer.Option(help="Sequences decoding at once (default 1).")] = None,
-    draft: DraftFlag = None,
-    draft_params: DraftParamsFlag = None,
-    drafter_weights: DrafterWeightsFlag = None,
-    draft_layers: DraftLayersFlag = None,
-    draft_kv_tokens: DraftKvTokensFlag = None,
-    tree_shape: TreeShapeFlag = None,
-    engine: EngineFlag = None,
-    attention_backend: AttentionBackendFlag = None,
-    deterministic: DeterministicFlag = None,
-    graphs: GraphsFlag = None,
-    overlap: OverlapFlag = None,
-    precision: PrecisionFlag = None,
-    tensor_parallel_size: TensorParallelSizeFlag = None,
-    draft_tensor_parallel_size: DraftTensorParallelSizeFlag = None,
-    pipeline_parallel_size: PipelineParallelSizeFlag = None,
-    data_parallel_size: DataParallelSizeFlag = None,
-    expert_parallel: ExpertParallelFlag = None,
-    nodes: NodesFlag = None,
-    draft_hardware: DraftHardwareFlag = None,
-    draft_link_latency_s: DraftLinkLatencySFlag = None,
-    draft_overlap: DraftOverlapFlag = None,
-    context_len: Annotated[str | None, typer.Option(help="Mean tokens in the KV cache per sequence.")] = None,
-    prompt_len: Annotated[str | None, typer.Option(help="Prompt tokens: with output-len the prefill share counts.")] = None,
-    output_len: Annotated[str | None, typer.Option(help="Output tokens.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="A benchmark whose usual lengths are taken.")] = None,
-    mean_acceptance_length: MeanAcceptanceLengthFlag = None,
-    acceptance_rate: AcceptanceRateFlag = None,
-    acceptance_rates_per_position: AcceptanceRatesPerPositionFlag = None,
-    conditional_acceptance_rates: ConditionalAcceptanceRatesFlag = None,
-    plain_step_s: Annotated[str | None, typer.Option(help="Measured seconds of a plain step at this batch.")] = None,
-    plain_tokens_per_s: Annotated[str | None, typer.Option(help="Measured throughput without speculation.")] = None,
+    point: dict[str, str],
     table: Annotated[
         Path | None, typer.Option(help="CSV of operating points instead of flags; columns are named as the flags, with _ for -.")
     ] = None,
@@ -110,13 +51,12 @@ def predict(
     """R, speedup, break-even, verdict and interval at one operating point, or for each row of a table. No queueing."""
     from simulator import prediction
 
-    given = {name: value for name, value in ctx.params.items() if value is not None and name not in ("table", "out", "as_json")}
     if table is not None:
-        _predict_table(table, given, out, as_json)
+        _predict_table(table, point, out, as_json)
         return
     if out is not None:
         raise SpecError([Problem("--out", "", "goes with --table only")])
-    answer = at_point(given, prediction.predict_document)
+    answer = at_point(point, prediction.predict_document)
     if as_json:
         from simulator.reports.tables import prediction_sentence
 
@@ -135,17 +75,18 @@ def _predict_table(table: Path, given: dict[str, Any], out: Path | None, as_json
         raise SpecError(
             [Problem("--" + next(iter(given)).replace("_", "-"), "", "must be left out with --table, whose columns hold it")]
         )
+    if out is not None:
+        require_writable(out, "--out")
     answers = prediction.predict_table(table)
     text = io.StringIO()
     writer = csv.DictWriter(text, prediction.COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(prediction.as_row(answer) for answer in answers)
-    if out is not None:
-        write_output(out, text.getvalue())
-    if as_json:
-        print_json({"schema_version": 1, "predictions": [_prediction_json(answer) for answer in answers]})
-    elif out is None:
-        sys.stdout.write(text.getvalue())
+    with written_too(out, lambda path: write_output(path, text.getvalue())):
+        if as_json:
+            print_json({"schema_version": 1, "predictions": [_prediction_json(answer) for answer in answers]})
+        elif out is None:
+            sys.stdout.write(text.getvalue())
     priced = sum(answer.status == "ok" for answer in answers)
     err.print(f"{priced} of {len(answers)} rows priced" + (f", written to {out}" if out else ""))
     for reason, count in _counted(answer.reason for answer in answers if answer.status != "ok"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
 from simulator.console import (
@@ -16,10 +18,15 @@ from simulator.console import (
     print_notes,
     print_table,
     print_verdict,
+    print_written,
     progress_bars,
     require_writable,
     write_output,
+    written_too,
 )
+
+if TYPE_CHECKING:
+    from simulator.simulation import SimulationResult
 
 
 def run(
@@ -32,38 +39,52 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Simulate a scenario with and without speculation on the same random streams. Verdict first."""
-    from simulator.reports.variants import run_table
-    from simulator.reports.verdict import answer, headline
     from simulator.scenario import load_scenario
     from simulator.simulation import simulate
 
     loaded = load_scenario(scenario)
     if out is not None:
-        from simulator.reports.files import prepare_directory, write_run  # with every figure: slow to load
+        from simulator.reports.files import prepare_directory  # with every figure: slow to load
 
         prepare_directory(out)
     if timeline is not None:
         require_writable(timeline, "--timeline")
     with progress_bars(quiet=as_json) as progress:
         result = simulate(loaded, progress, readable)
-    if out is not None:
-        with err.status(f"writing {out}"):
-            write_run(result, out)
-    if timeline is not None:
-        from simulator.reports.timeline import timeline as perfetto_timeline
-
-        write_output(timeline, perfetto_timeline(result), "--timeline")
-    if as_json:
-        from simulator.reports.summary import run_summary
-
-        print_json(run_summary(result))
-        return
     console = console_of_stdout()
+    with (
+        written_too(out, lambda folder: _write(result, folder)),
+        written_too(timeline, lambda file: _write_timeline(result, file)),
+    ):
+        if as_json:
+            from simulator.reports.summary import run_summary
+
+            print_json(run_summary(result))
+        else:
+            _print_run(console, result)
+    if out is not None and not as_json:
+        print_written(console, "Report, figures and records", out)
+    if timeline is not None and not as_json:
+        print_written(console, "Timeline, to open in ui.perfetto.dev", timeline)
+
+
+def _write(result: SimulationResult, folder: Path) -> None:
+    from simulator.reports.files import write_run
+
+    with err.status(Text(f"writing {folder}")):
+        write_run(result, folder)
+
+
+def _write_timeline(result: SimulationResult, path: Path) -> None:
+    from simulator.reports.timeline import timeline
+
+    write_output(path, timeline(result), "--timeline")
+
+
+def _print_run(console: Console, result: SimulationResult) -> None:
+    from simulator.reports.variants import run_table
+    from simulator.reports.verdict import answer, headline
+
     print_verdict(console, headline(result), VERDICT_STYLE.get(answer(result), "bold"))
-    header, rows = run_table(result, console.width)
-    print_table(console, header, rows)
+    print_table(console, *run_table(result, console.width))
     print_notes(console, [result.plain.summary.note], result.warnings)
-    if out is not None:
-        console.print(f"Report, figures and records: {out}")
-    if timeline is not None:
-        console.print(f"Timeline, to open in ui.perfetto.dev: {timeline}")

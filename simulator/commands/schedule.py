@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
 from simulator.console import (
     console_of_stdout,
@@ -11,21 +15,20 @@ from simulator.console import (
     print_snippets,
     print_titled_tables,
     print_verdict,
+    print_written,
     progress_bars,
+    written_too,
 )
+
+if TYPE_CHECKING:
+    from simulator.questions.schedule import ScheduleAnswer
 
 
 def schedule(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False) -> None:
     """The best method and its γ over batch and context, as vLLM, SGLang and TensorRT-LLM take it; and what it gains here."""
     from simulator.questions.schedule import schedule as answered
     from simulator.reports.files import prepare_directory, write_schedule
-    from simulator.reports.schedule import (
-        schedule_notes,
-        schedule_sentences,
-        schedule_snippets,
-        schedule_summary,
-        schedule_tables,
-    )
+    from simulator.reports.schedule import schedule_summary
     from simulator.scenario import load_scenario
 
     loaded = load_scenario(scenario)
@@ -33,12 +36,19 @@ def schedule(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False
         prepare_directory(out)
     with progress_bars(quiet=as_json, things="runs") as progress:
         answer = answered(loaded, progress=progress)
-    if out is not None:
-        write_schedule(answer, out)
-    if as_json:
-        print_json(schedule_summary(answer))
-        return
     console = console_of_stdout()
+    with written_too(out, lambda folder: write_schedule(answer, folder)):
+        if as_json:
+            print_json(schedule_summary(answer))
+        else:
+            _print_schedule(console, answer)
+    if out is not None and not as_json:
+        print_written(console, "Report, table and settings", out)
+
+
+def _print_schedule(console: Console, answer: ScheduleAnswer) -> None:
+    from simulator.reports.schedule import schedule_notes, schedule_sentences, schedule_snippets, schedule_tables
+
     print_verdict(console, schedule_sentences(answer), "bold" if answer.off else "bold green")
     print_titled_tables(console, schedule_tables(answer))
     for engine, snippets, reason in schedule_snippets(answer):
@@ -47,5 +57,3 @@ def schedule(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False
         print_snippets(console, snippets)
     console.print()
     print_notes(console, schedule_notes(answer), answer.remarks)
-    if out is not None:
-        console.print(f"Report, table and settings: {out}")

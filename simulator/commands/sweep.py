@@ -9,9 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
-from simulator.console import console_of_stdout, err, print_json, print_notes, print_sentence, print_table, progress_bars
+from simulator.console import (
+    console_of_stdout,
+    err,
+    print_json,
+    print_notes,
+    print_sentence,
+    print_table,
+    print_written,
+    progress_bars,
+    written_too,
+)
 from simulator.spec import Document, Problem, SpecError, check, shown
 
 if TYPE_CHECKING:
@@ -64,16 +75,20 @@ def sweep(
         if out is not None:
             err.print(f"stopped; the cells finished so far are kept in {out}: the same command goes on from there")
         raise
-    written = sweeping.write_tables(result, out) if out is not None else ()
-    if as_json:
-        print_json(_json(result))
-    else:
-        _print(result, written)
+    written: list[Path] = []
+    with written_too(out, lambda folder: written.extend(sweeping.write_tables(result, folder))):
+        if as_json:
+            print_json(_json(result))
+        else:
+            _print(console_of_stdout(), result, kept=out is not None)
+    if written and not as_json:
+        columns, rows = sweeping.table_of(result)
+        print_written(console_of_stdout(), f"All {len(rows):,} rows of {len(columns)} columns", *written)
     for failure in result.failures[:12]:
         settings = ", ".join(f"{key}={shown(value)}" for key, value in failure.first.settings.items())
-        err.print(f"  {failure.cells} × failed, first at {settings}: {failure.reason}", markup=False)
+        err.print(f"  {failure.cells} × failed, first at {settings}: {failure.reason}")
     for key in idle_keys(result):
-        err.print(f"  {key} changes no row: {grid.question} does not depend on it here", markup=False)
+        err.print(f"  {key} changes no row: {grid.question} does not depend on it here")
     if result.failures:
         raise typer.Exit(2 if all(outcome.failed for outcome in result.outcomes) else SOME_FAILED)
 
@@ -119,13 +134,13 @@ def _axes_of_block(document: Document) -> Iterator[Axis]:
         yield axis_of(str(key), values, document.where(("sweep", "set", key)))
 
 
-def _print(result: SweepResult, written: Sequence[Path]) -> None:
+def _print(console: Console, result: SweepResult, kept: bool) -> None:
+    """What came of each cell. kept: whether all rows go to files as well."""
     from simulator.sweep import table_of
 
-    console = console_of_stdout()
     print_sentence(console, _headline(result), "bold")
     console.print()
-    columns, rows = table_of(result)
+    _, rows = table_of(result)
     sound = [row for row in rows if not row["failed"]]
     keys = _key_columns(result)
     taken = {_SAME.get(name, name) for name, _ in keys}
@@ -135,11 +150,9 @@ def _print(result: SweepResult, written: Sequence[Path]) -> None:
     if cells:
         print_table(console, [shown[index][0] for index in told], [[row[index] for index in told] for row in cells])
     if len(sound) > SHOWN_ROWS:
-        more = "" if written else ": --out FOLDER keeps all, --json prints them"
+        more = "" if kept else ": --out FOLDER keeps all, --json prints them"
         console.print(f"{len(sound) - SHOWN_ROWS:,} more rows{more}")
     print_notes(console, [], _notes(result.grid))
-    if written:
-        console.print(f"All {len(rows):,} rows of {len(columns)} columns: {', '.join(map(str, written))}")
 
 
 def _notes(grid: Grid) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from simulator.commands.flags import AsJson
-from simulator.console import console_of_stdout, print_json, print_sentence, print_titled_tables, progress_bars
+from simulator.console import console_of_stdout, print_json, print_sentence, print_titled_tables, print_written, progress_bars
 
 
 def trace(
@@ -49,4 +49,4 @@ def trace(
     print_titled_tables(console, trace_tables(outcome.summary))
     if outcome.resumed:
         console.print(f"{outcome.resumed} prompts had been traced before.")
-    console.print(f"Trace: {out}")
+    print_written(console, "Trace", out)

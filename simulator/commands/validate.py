@@ -17,9 +17,12 @@ from simulator.console import (
     print_sentence,
     print_titled_tables,
     print_verdict,
+    print_written,
     progress_bars,
+    require_writable,
     table_json,
     write_output,
+    written_too,
 )
 from simulator.spec import Problem, SpecError
 
@@ -71,6 +74,8 @@ def validate(
         raise SpecError([Problem(flags, "", "exactly one must be given: it names what to compare with")])
     chosen = {"minutes": minutes, "max_new_tokens": max_new_tokens, "prompts_per_kind": prompts_per_kind}
     given = {name: value for name, value in chosen.items() if value is not None}
+    if refit and (idle := [flag for flag, value in {"--out": out, "--diff": diff, "--page": page}.items() if value is not None]):
+        raise SpecError([Problem(idle[0], "", "must be left out with --refit, which predicts nothing")])
     _refuse_idle(
         next(name for name, is_it in kinds.items() if is_it),
         {
@@ -80,6 +85,8 @@ def validate(
             ("local",): {"--pairs": pairs, **{"--" + name.replace("_", "-"): True for name in given}},
         },
     )
+    if out is not None and not local:
+        require_writable(out, "--out")
     if local:
         _validate_locally(pairs or [], given, out, as_json)
     elif unseen:
@@ -142,16 +149,15 @@ def _tell(scored: Sequence[Scored], sentences: Sequence[str], parts: Sequence[Ta
     """Predictions to a file where one is named, the rest to the console or as JSON."""
     from simulator.validate import published as validation
 
-    if out is not None:
-        write_output(out, validation.table(scored))
-    if as_json:
-        print_json({"schema_version": 1, "summary": " ".join(sentences), "tables": [table_json(*part) for part in parts]})
-        return
-    console = console_of_stdout()
-    for sentence in sentences:
-        print_sentence(console, sentence, "bold")
-    console.print()
-    print_titled_tables(console, parts)
+    with written_too(out, lambda path: write_output(path, validation.table(scored))):
+        if as_json:
+            print_json({"schema_version": 1, "summary": " ".join(sentences), "tables": [table_json(*part) for part in parts]})
+            return
+        console = console_of_stdout()
+        for sentence in sentences:
+            print_sentence(console, sentence, "bold")
+        console.print()
+        print_titled_tables(console, parts)
 
 
 def _validate_locally(pairs: Sequence[str], given: dict[str, Any], out: Path | None, as_json: bool) -> None:
@@ -164,17 +170,16 @@ def _validate_locally(pairs: Sequence[str], given: dict[str, Any], out: Path | N
         prepare_directory(out)
     with progress_bars(quiet=as_json, doing="running", things="steps") as progress:
         found = validate_locally(order, progress)
-    if out is not None:
-        views.write_local_validation(found, out)
-    if as_json:
-        print_json(views.local_summary(found))
-    else:
-        console = console_of_stdout()
-        style = {"holds": "bold green", "fails": "bold red"}.get(found.verdict, "bold yellow")
-        print_verdict(console, views.local_sentences(found), style)
-        print_titled_tables(console, views.local_tables(found))
-        print_notes(console, [], views.local_notes(found))
-        if out is not None:
-            console.print(f"Page, numbers and figure: {out}")
+    console = console_of_stdout()
+    with written_too(out, lambda folder: views.write_local_validation(found, folder)):
+        if as_json:
+            print_json(views.local_summary(found))
+        else:
+            style = {"holds": "bold green", "fails": "bold red"}.get(found.verdict, "bold yellow")
+            print_verdict(console, views.local_sentences(found), style)
+            print_titled_tables(console, views.local_tables(found))
+            print_notes(console, [], views.local_notes(found))
+    if out is not None and not as_json:
+        print_written(console, "Page, numbers and figure", out)
     if found.verdict == "fails":
         raise typer.Exit(1)

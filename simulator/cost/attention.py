@@ -33,7 +33,7 @@ class AttentionKernels(NamedTuple):
     """What an engine's attention kernels do. regime: where a sequence brings several query rows; latent_regime: that of latent
     attention, where it differs. walk_factor: of serial walks, over the device's own. packs_heads: query heads that share keys and
     values share a block. unsplit: plain steps walk alone too. idle_s: what blocks of each sequence and KV head take that find
-    nothing to do in a plain step."""
+    nothing to do in a plain step. tile_rows: of a block of a walk. list_kernels: small kernels before it in a layer."""
 
     regime: AttentionRegime
     latent_regime: AttentionRegime | None = None
@@ -41,6 +41,8 @@ class AttentionKernels(NamedTuple):
     packs_heads: bool = False
     unsplit: bool = False
     idle_s: float = 0.0
+    tile_rows: int = ATTENTION_TILE_ROWS
+    list_kernels: int = 0
 
 
 def attention_kernels(engine: ServingEngine, hardware: Hardware) -> AttentionKernels:
@@ -53,7 +55,10 @@ def attention_kernels(engine: ServingEngine, hardware: Hardware) -> AttentionKer
     idle_s = 0.0
     if engine.idle_block_s is not None and backend.split_tokens is not None:
         idle_s = engine.idle_block_s.value * math.ceil((engine.longest_context or _LONGEST_CONTEXT) / backend.split_tokens)
-    return AttentionKernels(regime, engine.latent_attention, factor, backend.packs_heads, unsplit, idle_s)
+    kernels = AttentionKernels(regime, engine.latent_attention, factor, backend.packs_heads, unsplit, idle_s)
+    if backend.one_stage is None or not engine.started_with.deterministic:
+        return kernels
+    return kernels._replace(tile_rows=backend.one_stage.tile_rows, list_kernels=backend.one_stage.list_kernels)
 
 
 @dataclass(frozen=True)
@@ -114,8 +119,8 @@ class AttentionCost:
         """Every key and value read once from memory. Blocks of query heads that share them meet in the caches; no walk is faster,
         however many units walk at once."""
         read = context
-        for _, before in asked.prefill:
-            read += smaller(before, group.window) if group.window else before
+        for new, before in asked.prefill:
+            read += new + (smaller(before, group.window) if group.window else before)
         bytes_per_token = group.kv_elements_per_token * self.kv_number_bytes
         return read * bytes_per_token / self.hardware.attention_bandwidth_bytes_per_s
 
@@ -156,13 +161,13 @@ class AttentionCost:
         # Query rows that a head of keys and values sees, where its query heads share a block.
         heads, share = (group.kv_heads, group.heads / group.kv_heads) if self.kernels.packs_heads else (group.heads, 1.0)
         sequences = asked.sequences
-        blocks_each = math.ceil(share * asked.rows / sequences / ATTENTION_TILE_ROWS) if sequences else 1
+        blocks_each = math.ceil(share * asked.rows / sequences / self.kernels.tile_rows) if sequences else 1
         rows = share * asked.rows / sequences / blocks_each if sequences else 0.0
         total_s = heads * blocks_each * (sequences * walk_s(context / sequences, rows, dim, device)) if sequences else 0.0
         longest_s = walk_s(longest, rows, dim, device) if sequences else 0.0
         blocks = heads * blocks_each * sequences
         for new, before in asked.prefill:
-            tiles = math.ceil(share * new / ATTENTION_TILE_ROWS)
+            tiles = math.ceil(share * new / self.kernels.tile_rows)
             total_s += heads * tiles * walk_s(_seen_tokens(new, before, group.window), share * new / tiles, dim, device)
             seen = min(before + new, group.window or before + new)
             longest_s = max(longest_s, walk_s(seen, share * new / tiles, dim, device))
@@ -171,8 +176,9 @@ class AttentionCost:
         walked = serial_walk_attention(factor * longest_s, factor * total_s, math.ceil(blocks), device)
         # Where query heads share keys and values in place, nothing is copied; nor are prompts, whose mask the kernel builds.
         copied = context * (group.heads / group.kv_heads * group.kv_elements_per_token * self.kv_number_bytes)
-        copies_s = cache_copies_s(copied, device) if heads > group.kv_heads else 0.0
-        return Operation(walked.seconds + copies_s, walked.bound)
+        beside_s = cache_copies_s(copied, device) if heads > group.kv_heads else 0.0
+        beside_s += self.kernels.list_kernels * device.coefficients.elementwise_overhead_s.value
+        return Operation(walked.seconds + beside_s, walked.bound)
 
 
 def _seen_tokens(new: int, before: int, window: int | None) -> float:

@@ -115,7 +115,7 @@ class Deployment:
         size = self.draft_tensor_parallel_size
         return ForwardCost(
             self.drafter, self.hardware, self.engine, size, self.drafter_weights, self.kv_cache, self._draft_parallelism(),
-            captured=self.method not in self.engine.uncaptured_draft_methods,
+            captured=self.method not in self.engine.uncaptured_draft_methods and not self.engine.rounds_in_pieces(self.hardware),
         )  # fmt: skip
 
     def _draft_parallelism(self) -> Parallelism:

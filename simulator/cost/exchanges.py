@@ -12,6 +12,10 @@ from simulator.cost.terms import CostTerm, terms_at
 from simulator.hardware import Hardware
 from simulator.serving_engine import ServingEngine
 
+# Where heads lie on several devices, a norm over all of them needs the squares of the others: one sum of queries and one of keys
+# for each row, in 32 bit, together (vllm-project/vllm#31493, sgl-project/sglang#14416: MiniMax-M2).
+NORM_SUMS, _FP32_BYTES = 2, 4
+
 
 @dataclass(frozen=True)
 class ExchangeCost:
@@ -42,7 +46,8 @@ class ExchangeCost:
         return terms_at(by_rows, rows)
 
     def _exchanged(self, rows: float, prompt_rows: float, load: float) -> list[CostTerm]:
-        """One all-reduce after each mixer and each MLP; exchanges around experts of all ranks; transfers between stages."""
+        """One all-reduce after each mixer and each MLP, one of sums within mixers that norm queries and keys over all heads;
+        exchanges around experts of all ranks; transfers between stages."""
         tensor, beyond = self.tensor_parallel_size, self.parallelism
         message = 2.0 * rows * self.architecture.hidden_size
         shared = self.moe_layers > 0 and beyond.data_parallel_size > 1
@@ -52,6 +57,9 @@ class ExchangeCost:
             found += self._all_reduces(
                 "all_reduce", self.mixers + self.mlps - sliced, message, tensor, beyond.tensor_nodes(tensor)
             )
+            if self.architecture.qk_norm == "full":
+                sums = NORM_SUMS * _FP32_BYTES * rows
+                found += self._all_reduces("qk_norm_reduce", self.mixers, sums, tensor, beyond.tensor_nodes(tensor))
         if shared:
             devices, nodes = beyond.expert_devices(tensor), beyond.expert_nodes(tensor)
             if beyond.expert_parallel:

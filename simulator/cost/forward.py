@@ -201,10 +201,12 @@ class ForwardCost:
         if self.moe_layers:
             terms.append(self.experts.term(asked, new_tokens))
         if self.recurrent_layers:
-            factor = self.engine.state_overhead_factor
-            terms.append(state_term(self.groups, self.hardware, asked, factor.value if factor is not None else 1.0))
-        each, latent = self.engine.layer_overhead_s.get(self.hardware.profile.vendor), self.engine.latent_layer_overhead_s
+            terms.append(state_term(self.groups, self.hardware, asked))
+        vendor, latent = self.hardware.profile.vendor, self.engine.latent_layer_overhead_s
+        each, with_experts = engine.layer_overhead_s.get(vendor), engine.expert_layer_overhead_s.get(vendor)
         unfused_s = self.mixers * each.value if each is not None else 0.0
+        if with_experts is not None:
+            unfused_s += self.moe_layers * with_experts.value
         if latent is not None:
             unfused_s += sum(group.count for group in self.groups if group.attention == "mla") * latent.value
         if unfused_s > 0:
@@ -212,11 +214,20 @@ class ForwardCost:
         terms += self.exchanges.terms(rows, new_tokens - asked.rows, asked.load)
         # A number that is not known yet was large as the tape was recorded: what is captured then always is.
         whole = captured(int(known(new_tokens))) is not None
-        if engine.piece_launch_s is None or engine.piece_gap_s is None or prompts or not (whole or engine.graphs is None):
+        pieces = self._pieces(known(asked.rows) > known(asked.sequences))
+        if pieces is None or prompts or not (whole or engine.graphs is None):
             return _OtherTerms(tuple(terms), None if whole else launch_s)
         # In pieces, or kernel by kernel, which nothing makes quicker.
-        terms.append(CostTerm("graph_pieces", self.mixers * engine.piece_gap_s.value, "latency"))
-        return _OtherTerms(tuple(terms), larger(launch_s, self.mixers * self.host_time_factor * engine.piece_launch_s.value))
+        piece_launch_s, gap_s = pieces
+        terms.append(CostTerm("graph_pieces", self.mixers * gap_s, "latency"))
+        return _OtherTerms(tuple(terms), larger(launch_s, self.mixers * self.host_time_factor * piece_launch_s))
+
+    def _pieces(self, several_rows: bool) -> tuple[float, float] | None:
+        """(host's time to launch a layer's attention between two pieces, the device's pause), None where graphs are whole."""
+        launch, gap = self.engine.piece_launch_s, self.engine.piece_gap_s
+        if launch is None and several_rows and self.engine.rounds_in_pieces(self.hardware):
+            launch, gap = self.engine.round_piece_launch_s, self.engine.round_piece_gap_s
+        return None if launch is None or gap is None else (launch.value, gap.value)
 
     def _head_term(self, rows: int) -> tuple[CostTerm]:
         head = self.lm_head(rows)
@@ -253,9 +264,7 @@ class ForwardCost:
         found = self._heads.get(rows)
         if found is None:
             n, k = self.architecture.lm_head_shape(self.tensor_parallel_size)
-            own = self.architecture.head_format(self.weights)
-            wide = own is None and self.format.quantized and self.format.head_bits >= 16
-            law = self.engine.row_law("bf16" if wide else (own or self.format).name, self.hardware)
+            law = self.engine.row_law(self.architecture.head_stored(self.weights).name, self.hardware)
             dtype = (
                 "fp32"
                 if self.weights == "fp32" and "fp32" in self.hardware.profile.peak_flops_per_s

@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 
 from simulator import resources
+from simulator.unseen_sets import FOLDER, unseen_sets
 
-FOLDER = "published_cases"
 # A median of fewer runs says nothing.
 FEWEST_RUNS = 3
 # Errors of R below this are those of intervals anyway, and are not pointed out.
@@ -56,13 +56,7 @@ def first_error(engine_name: str, method: str) -> FirstError | None:
 def sets_latest_first() -> tuple[tuple[tuple[str, str, float], ...], ...]:
     """(engine, method, error) of every run of each set that was predicted, the latest set first."""
     folder = resources.folder(FOLDER)
-    tables = sorted(folder.glob("unseen_first*.csv"), key=_number, reverse=True)
-    return tuple(tuple(_errors(path, path.with_name(path.name.replace("first", "cases")))) for path in tables)
-
-
-def _number(path: Path) -> int:
-    found = re.search(r"_(\d+)\.csv$", path.name)
-    return 1 if found is None else int(found[1])
+    return tuple(tuple(_errors(folder / each.first, folder / each.table)) for each in reversed(unseen_sets()) if not each.waits)
 
 
 def _errors(first: Path, cases: Path) -> list[tuple[str, str, float]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from simulator.cost.alike import AlikeRounds, PromptsBeside
 from simulator.cost.cache_groups import cache_groups
@@ -348,26 +348,33 @@ class StepPricer:
     def _pass_terms(self, asked: ForwardPass, speculative: bool) -> list[CostTerm]:
         """The target's pass with sampling and the host's share of a step."""
         terms = self._undrafted_terms(asked, speculative)
-        return terms if self._unoverlapped is None else [*terms, self._unoverlapped_term(asked, speculative)]
+        engine, drafter = self.target.engine, self.drafter
+        by_method = drafter is not None and drafter.method in engine.unoverlapped_methods
+        if not by_method and not self._unoverlapped_target:
+            return terms
+        seconds = self._in_the_open("round") if speculative else 0.0
+        if by_method and not self._unoverlapped_target:
+            seconds += self._in_the_open("step") + self._requests(asked) * self._in_the_open("request")
+        return [*terms, CostTerm(UNOVERLAPPED, seconds, "host")]
 
     @cached_property
-    def _unoverlapped(self) -> dict[str, float] | None:
-        """Of a method under which the engine does not prepare steps ahead: what the host takes in the open beside."""
-        engine, drafter = self.target.engine, self.drafter
-        if drafter is None or drafter.method not in engine.unoverlapped_methods:
-            return None
-        return {name: self.target.host_time_factor * each.value for name, each in engine.unoverlapped_s.items()}
+    def _unoverlapped_target(self) -> bool:
+        """Whether the engine prepares no step ahead under this target, whatever drafts."""
+        kinds = self.target.engine.unoverlapped_layers
+        return bool(kinds) and any(group.attention in kinds for group in self.target.groups)
 
-    def _unoverlapped_term(self, asked: ForwardPass, speculative: bool) -> CostTerm:
-        found = self._unoverlapped or {}
-        requests = asked.sequences + len(asked.prefill)
-        seconds = found.get("step", 0.0) + requests * found.get("request", 0.0)
-        return CostTerm(UNOVERLAPPED, seconds + (found.get("round", 0.0) if speculative else 0.0), "host")
+    def _in_the_open(self, part: Literal["step", "round", "request", "recurrent"]) -> float:
+        """What the host takes of a step that was not prepared ahead."""
+        told = self.target.engine.unoverlapped_s.get(part)
+        return 0.0 if told is None else self.target.host_time_factor * told.value
+
+    def _requests(self, asked: ForwardPass) -> float:
+        return asked.sequences + len(asked.prefill)
 
     def _undrafted_terms(self, asked: ForwardPass, speculative: bool = False) -> list[CostTerm]:
         """The same where the engine's steps overlap as they do without a drafter."""
         engine, hardware = self.target.engine, self.target.hardware
-        requests = asked.sequences + len(asked.prefill)
+        requests = self._requests(asked)
         slower = self.target.host_time_factor
         host_s = slower * (engine.step_overhead_s.value + requests * engine.request_overhead_s.value)
         passes = (engine.rejection_passes if speculative else engine.sampler_passes).value
@@ -376,6 +383,9 @@ class StepPricer:
             CostTerm("sampling", sampling_s, "memory"),
             CostTerm("host", host_s, "host"),
         ]
+        if self._unoverlapped_target:
+            open_s = self._in_the_open("step") + self._in_the_open("recurrent") + requests * self._in_the_open("request")
+            terms.append(CostTerm("unoverlapped_step", open_s, "host"))
         if speculative:
             terms += self._round_overheads()
         workers = self.target.tensor_parallel_size * self.target.parallelism.pipeline_parallel_size

@@ -11,10 +11,8 @@ from simulator.cost.terms import CostTerm
 from simulator.hardware import Hardware
 
 
-def state_term(groups: Sequence[LayerGroup], hardware: Hardware, asked: ForwardPass, overhead_factor: float = 1.0) -> CostTerm:
+def state_term(groups: Sequence[LayerGroup], hardware: Hardware, asked: ForwardPass) -> CostTerm:
     """A floor, the states' traffic, and rows that follow one another.
-
-    overhead_factor: the floor of the engine's kernels in floors of the device's profile.
 
     Verification keeps a state per drafted position to roll back to: kernels read a sequence's state once and write it after every
     row (vLLM: fused_recurrent_gated_delta_rule; SGLang keeps the written ones apart).
@@ -29,7 +27,8 @@ def state_term(groups: Sequence[LayerGroup], hardware: Hardware, asked: ForwardP
         moves = asked.sequences + asked.rows + 2 * len(asked.prefill)
         moved = group.state_elements * STATE_NUMBER_BYTES * moves
         compute_s = 4.0 * group.state_elements * prompt_tokens / hardware.attention_flops_per_s()
-        floor_s = overhead_factor * coefficients.state_overhead_s.value
-        floor_s += coefficients.state_row_s.value * extra_rows * math.sqrt(max(asked.sequences, 1))
+        floor_s = coefficients.state_overhead_s.value + coefficients.state_row_s.value * extra_rows * math.sqrt(
+            max(asked.sequences, 1)
+        )
         seconds += group.count * max(floor_s, moved / hardware.bandwidth_bytes_per_s + compute_s)
     return CostTerm("states", seconds, "latency")

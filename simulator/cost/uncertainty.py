@@ -86,6 +86,14 @@ class UncertainPricer:
         plain = np.array([math.log(row.plain_step_s / base.plain_step_s) for row in rows])
         return ratio, plain
 
+    def plain_step_std(self, gamma: int, batch: int, context: float) -> float:
+        """One standard deviation of ln of a plain step: the doubts of all coefficients, and what stacks differ by.
+
+        How much of the former shows in R, most of which it leaves alone, says nothing of absolute times.
+        """
+        _, plain = self.sensitivities(gamma, batch, context, 1.0)
+        return math.hypot(math.sqrt(self._covariance(plain, plain)) / self.doubts.coefficient_share, STEP_NOISE_STD)
+
     def coefficient_std(self, gamma: int, batch: int, context: float) -> float:
         """One standard deviation of ln R from the doubts of all coefficients, before the share of it that shows."""
         ratio, _ = self.sensitivities(gamma, batch, context, 1.0)
@@ -208,9 +216,10 @@ def _shifts(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
 
 def _row_law_shifts(deployment: Deployment) -> Iterator[tuple[str, ServingEngine]]:
     """The engine with one number of a small-row law raised, for each law that a model's weights run under."""
-    engine, formats = deployment.engine, {deployment.weights}
-    if deployment.separate_drafter is not None and deployment.remote_draft is None:
-        formats.add(deployment.drafter_weights)
+    engine, formats = deployment.engine, deployment.target.stored_formats(deployment.weights)
+    beside = deployment.drafter_beside
+    if beside is not None:
+        formats |= beside.stored_formats(deployment.drafter_weights)
     in_use = [engine.row_law(weights, deployment.hardware) for weights in sorted(formats)]
     for place, law in enumerate(engine.small_rows):
         if not any(law is used for used in in_use):
@@ -227,6 +236,8 @@ def _relevant(deployment: Deployment) -> Callable[[str], bool]:
     models = [model for model in (deployment.target, deployment.drafter) if model is not None]
     groups = [group for model in models for group in model.layer_groups(1)]
     kernels = attention_kernels(deployment.engine, deployment.hardware)
+    open_layers = deployment.engine.unoverlapped_layers
+    open_target = any(group.attention in open_layers for group in deployment.target.layer_groups(1))
     runs = {
         "expert": any(group.experts is not None for group in groups),
         "grouped": any(group.experts is not None and group.experts.grouped for group in groups),
@@ -235,16 +246,19 @@ def _relevant(deployment: Deployment) -> Callable[[str], bool]:
         "ngram": deployment.method in MODELLESS_METHODS,
         "walk": kernels.unsplit or kernels.regime == "serial_walk",
         "broadcast": deployment.tensor_parallel_size * deployment.parallelism.pipeline_parallel_size > 1,
-        "unoverlapped": deployment.method in deployment.engine.unoverlapped_methods,
+        "unoverlapped": deployment.method in deployment.engine.unoverlapped_methods or open_target,
         "reserved": False,
         "prompt": False,
     }
-    types = {deployment.weights} | ({deployment.drafter_weights} if deployment.drafter is not None else set())
+    types = deployment.target.stored_formats(deployment.weights)
+    if deployment.drafter is not None:
+        types |= deployment.drafter.stored_formats(deployment.drafter_weights)
     # Attention, LM heads and routers compute in the wide type whatever the weights are.
     computed = {deployment.hardware.wide_dtype, *map(deployment.hardware.compute_dtype, types), *(types & {"fp32"})}
     chosen = {
         "draft_step_overhead_s": overhead_name(deployment.engine, deployment.method),
         "layer_overhead_s": deployment.hardware.profile.vendor,
+        "expert_layer_overhead_s": deployment.hardware.profile.vendor if deployment.target.is_moe else None,
     }
 
     def relevant(name: str) -> bool:

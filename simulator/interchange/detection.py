@@ -16,6 +16,7 @@ from simulator.interchange import (
     sglang,
     step_costs,
     trtllm,
+    trtllm_config,
     vllm_bench,
     vllm_logs,
 )
@@ -41,7 +42,7 @@ FORMATS = tuple(_READERS)
 COMMAND, TRTLLM_CONFIG = "server-command", "trtllm-config"
 _SETTINGS: dict[str, Callable[[Path], ServerSettings]] = {
     COMMAND: engine_flags.read_command,
-    TRTLLM_CONFIG: engine_flags.read_trtllm,
+    TRTLLM_CONFIG: trtllm_config.read,
 }
 _JSON: tuple[tuple[Callable[[object], object], str], ...] = (
     (step_costs.is_table, step_costs.FORMAT),

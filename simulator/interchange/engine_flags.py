@@ -1,4 +1,4 @@
-"""A server's own settings read: a `vllm serve` command, SGLang's launch flags, or TensorRT-LLM's YAML, as sections of a scenario.
+"""A server's own settings read: a `vllm serve` command or SGLang's launch flags, as sections of a scenario.
 
 Flags that change no cost here (ports, parsers, names) are passed over; those that would and are not understood are said.
 """
@@ -11,19 +11,15 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from simulator.draft_policy import table_problems
 from simulator.interchange.engine_settings import SGLANG_SPECULATIVE_SEQUENCES
 from simulator.interchange.observed import lines
-from simulator.spec import Problem, SpecError, load_yaml, plain_scalar, shown, unique_keys
+from simulator.number_format import CacheFormat, WeightFormat, find_format
+from simulator.spec import Problem, SpecError, plain_scalar, shown, unique_keys
 
 T = TypeVar("T")
-_FORMATS = {
-    "fp8": "fp8", "awq": "int4", "awq_marlin": "int4", "gptq": "int4", "gptq_marlin": "int4", "nvfp4": "nvfp4",
-    "modelopt_fp4": "nvfp4", "mxfp4": "mxfp4", "w8a8_int8": "int8", "w8a8_fp8": "fp8", "bfloat16": "bf16", "float16": "fp16",
-    "half": "fp16", "float32": "fp32", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
-}  # fmt: skip
 _VLLM_METHODS = {
     "draft_model": "draft_model", "eagle": "eagle", "eagle3": "eagle3", "medusa": "medusa", "mlp_speculator": "medusa",
     "mtp": "mtp", "ngram": "ngram", "ngram_gpu": "ngram", "suffix": "suffix", "dflash": "block",
@@ -31,8 +27,17 @@ _VLLM_METHODS = {
 _SGLANG_METHODS = {
     "EAGLE": "eagle", "EAGLE3": "eagle3", "NEXTN": "mtp", "STANDALONE": "draft_model", "NGRAM": "ngram", "DFLASH": "block",
 }  # fmt: skip
-_TRTLLM_METHODS = {"MTP": "mtp", "EAGLE3": "eagle3", "EAGLE": "eagle3", "NGRAM": "ngram", "DRAFTTARGET": "draft_model",
-                   "DFLASH": "block", "MEDUSA": "medusa"}  # fmt: skip
+
+
+def method_of(algorithm: str) -> str | None:
+    """Our name of a method by any engine's, None where it is not priced.
+
+    >>> method_of("EAGLE3"), method_of("NEXTN"), method_of("mlp_speculator"), method_of("WISHES")
+    ('eagle3', 'mtp', 'medusa', None)
+    """
+    return _SGLANG_METHODS.get(algorithm.upper()) or _VLLM_METHODS.get(algorithm.casefold())
+
+
 # No server runs more sequences at once.
 _LARGEST_BATCH = 65536
 # Flags that would change a step's cost and are not priced from the command.
@@ -148,18 +153,22 @@ def _common(flags: _Flags, found: ServerSettings, model: str | None) -> None:
     found.notes += [f"{name} is not priced" for name in _MATTER if name in flags.values]
 
 
+def _parallel(flags: _Flags, found: ServerSettings) -> None:
+    """Devices that share the model: vLLM and SGLang have the same names for them, and short ones."""
+    for short, name in (("tp", "tensor"), ("pp", "pipeline"), ("dp", "data")):
+        size = flags.whole(f"--{name}-parallel-size", f"--{short}", f"--{short}-size")
+        if name == "data" and "--enable-dp-attention" in flags.values:
+            continue  # ranks among the devices of the tensor parallelism, not replicas
+        if size is not None and size > 1:
+            found.put("parallel", f"{name}_parallel_size", size)
+
+
 def _vllm(flags: _Flags) -> ServerSettings:
     found = ServerSettings("vllm")
     after = flags.plain.index("serve") + 1 if "serve" in flags.plain else len(flags.plain)
     _common(flags, found, flags.text("--model") or (flags.plain[after] if after < len(flags.plain) else None))
     _formats(flags, found, "--quantization", "--q", "--dtype")
-    for key, names in (
-        ("tensor_parallel_size", ("--tensor-parallel-size", "--tp")),
-        ("pipeline_parallel_size", ("--pipeline-parallel-size", "--pp")),
-        ("data_parallel_size", ("--data-parallel-size", "--dp")),
-    ):  # fmt: skip
-        if (size := flags.whole(*names)) is not None and size > 1:
-            found.put("parallel", key, size)
+    _parallel(flags, found)
     if "--enable-expert-parallel" in flags.values:
         found.put("parallel", "expert_parallel", True)
     for key in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
@@ -167,6 +176,9 @@ def _vllm(flags: _Flags) -> ServerSettings:
             found.put("limits", key, value)
     if (share := flags.fraction("--gpu-memory-utilization")) is not None:
         found.put("limits", "gpu_memory_utilization", share)
+    for flag, caches in (("--enable-prefix-caching", True), ("--no-enable-prefix-caching", False)):
+        if flag in flags.values:
+            found.put("limits", "prefix_caching", caches)
     if (text := flags.text("--speculative-config")) is not None:
         _vllm_speculation(text, flags.where, found)
     _vllm_kernels(flags, found)
@@ -185,6 +197,8 @@ def _vllm_kernels(flags: _Flags, found: ServerSettings) -> None:
         found.put("kernels", "graphs", "none" if eager else "piecewise")
     if "--no-async-scheduling" in flags.values:
         found.put("kernels", "overlap", False)
+    elif "--async-scheduling" in flags.values:
+        found.put("kernels", "overlap", True)
 
 
 def _put_attention(found: ServerSettings, backend: str | None, known: Mapping[str, str], deterministic: bool) -> None:
@@ -256,8 +270,11 @@ def _sglang(flags: _Flags) -> ServerSettings:
     found = ServerSettings("sglang")
     _common(flags, found, flags.text("--model-path", "--model"))
     _formats(flags, found, "--quantization", "--dtype")
-    if (size := flags.whole("--tp-size", "--tp", "--tensor-parallel-size")) is not None and size > 1:
-        found.put("parallel", "tensor_parallel_size", size)
+    _parallel(flags, found)
+    if (flags.whole("--ep-size", "--ep", "--expert-parallel-size") or 1) > 1:
+        found.put("parallel", "expert_parallel", True)
+    if "--disable-radix-cache" in flags.values:
+        found.put("limits", "prefix_caching", False)
     for key, names in (
         ("max_num_seqs", ("--max-running-requests",)), ("max_num_batched_tokens", ("--chunked-prefill-size",)),
         ("max_model_len", ("--context-length",)),
@@ -268,8 +285,12 @@ def _sglang(flags: _Flags) -> ServerSettings:
         found.put("limits", "gpu_memory_utilization", share)
     _sglang_kernels(flags, found)
     algorithm = flags.text("--speculative-algorithm", "--speculative-algo")
-    if algorithm is None:
-        return found
+    if algorithm is not None:
+        _sglang_speculation(flags, found, algorithm)
+    return found
+
+
+def _sglang_speculation(flags: _Flags, found: ServerSettings, algorithm: str) -> None:
     if algorithm.upper() not in _SGLANG_METHODS:
         must = f"must be an algorithm priced here ({', '.join(_SGLANG_METHODS)})"
         raise SpecError([Problem(flags.where, "--speculative-algorithm", must, shown(algorithm))])
@@ -290,7 +311,6 @@ def _sglang(flags: _Flags) -> ServerSettings:
         found.put("speculation", "num_speculative_tokens", steps if steps is not None else (nodes or 2) - 1)
     else:
         found.notes.append("the number of steps is not in the command: SGLang chooses it by model")
-    return found
 
 
 def _sglang_kernels(flags: _Flags, found: ServerSettings) -> None:
@@ -302,55 +322,20 @@ def _sglang_kernels(flags: _Flags, found: ServerSettings) -> None:
         found.put("kernels", "graphs", "none")
     if "--disable-overlap-schedule" in flags.values:
         found.put("kernels", "overlap", False)
+    elif (flags.text("--mamba-scheduler-strategy", "--mamba-radix-cache-strategy") or "").startswith("extra_buffer"):
+        found.put("kernels", "overlap", True)
 
 
 def _formats(flags: _Flags, found: ServerSettings, *names: str) -> None:
-    text = flags.text(*names)
-    if text in _FORMATS:
-        found.put("target", "weights", _FORMATS[text])
-    elif text not in (None, "auto"):
-        found.notes.append(f"the type {text} is not known here: say target.weights in the scenario")
-    cache = flags.text("--kv-cache-dtype")
-    if cache in _FORMATS:
-        found.put("target", "kv_cache", _FORMATS[cache])
+    name = next((name for name in names if name in flags.values), "")
+    put_format(found, name, flags.values.get(name, "auto"), "weights")
+    put_format(found, "--kv-cache-dtype", flags.values.get("--kv-cache-dtype", "auto"), "kv_cache")
 
 
-_TRTLLM_LIMITS = {"max_batch_size": "max_num_seqs", "max_num_tokens": "max_num_batched_tokens", "max_seq_len": "max_model_len"}
-
-
-def read_trtllm(path: str | Path) -> ServerSettings:
-    """The `speculative_config` and limits of a TensorRT-LLM YAML. Raises `SpecError`. The model is not in such a file."""
-    document = load_yaml(path)
-    if not isinstance(document.data, dict):
-        raise SpecError([document.problem((), "must be a mapping with speculative_config", document.data)])
-    found = ServerSettings("trtllm")
-    known = (*_TRTLLM_LIMITS, "tensor_parallel_size", "speculative_config")
-    if not {*known} & {*map(str, document.data)}:
-        must = f"must be measured runs of this program, or a TensorRT-LLM configuration with one of {', '.join(known)}"
-        raise SpecError([document.problem((), must)])
-    for key, ours in _TRTLLM_LIMITS.items():
-        if isinstance(value := document.data.get(key), int):
-            found.put("limits", ours, value)
-    if isinstance(size := document.data.get("tensor_parallel_size"), int) and size > 1:
-        found.put("parallel", "tensor_parallel_size", size)
-    config: Mapping[str, Any] | None = document.data.get("speculative_config")
-    if not isinstance(config, dict):
-        return found
-    kind = str(config.get("decoding_type", ""))
-    if kind.upper() not in _TRTLLM_METHODS:
-        location = ("speculative_config", "decoding_type")
-        raise SpecError([document.problem(location, "must be a type priced here", kind, _TRTLLM_METHODS)])
-    method = _TRTLLM_METHODS[kind.upper()]
-    found.put("speculation", "method", method)
-    drafter = config.get("speculative_model") or config.get("speculative_model_dir")
-    if isinstance(drafter, str):
-        found.put("speculation", "drafter", drafter)
-    tokens = config.get("num_nextn_predict_layers") if method == "mtp" else config.get("max_draft_len")
-    if not isinstance(tokens, int):
-        tokens = config.get("max_draft_len")
-    limit = config.get("max_concurrency")
-    if isinstance(tokens, int) and isinstance(limit, int):
-        found.put("speculation", "by_batch", [[1, limit, tokens]])
-    elif isinstance(tokens, int):
-        found.put("speculation", "num_speculative_tokens", tokens)
-    return found
+def put_format(found: ServerSettings, name: str, text: str, key: str) -> None:
+    """The type of the weights or of the cache (key) as an engine's option `name` says it, or that it is not understood."""
+    stored = find_format(text)
+    if stored in (get_args(WeightFormat) if key == "weights" else get_args(CacheFormat)):
+        found.put("target", key, stored)
+    elif text not in ("auto", ""):
+        found.notes.append(f"NOT UNDERSTOOD: {name} {text}; say target.{key} in the scenario, which prices 16 bits otherwise")

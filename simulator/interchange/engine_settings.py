@@ -23,14 +23,14 @@ FIELDS = {
         "num_speculative_tokens_per_batch_size", "rejection_sample_method", "synthetic_acceptance_rates",
         "synthetic_acceptance_length", "kv_connector", "kv_role", "--kv-transfer-config", "--tensor-parallel-size",
         "--attention-backend", "--enforce-eager", "--compilation-config", "cudagraph_mode",
-        "--no-async-scheduling", "VLLM_BATCH_INVARIANT",
+        "--no-async-scheduling", "--async-scheduling", "VLLM_BATCH_INVARIANT",
     },
     "sglang": {
         "--speculative-algorithm", "--speculative-draft-model-path", "--speculative-num-steps", "--speculative-eagle-topk",
         "--speculative-num-draft-tokens", "--speculative-adaptive", "--speculative-adaptive-config",
         "--speculative-dflash-block-size", "--disaggregation-mode", "--disaggregation-transfer-backend",
         "--tensor-parallel-size", "--attention-backend", "--enable-deterministic-inference", "--disable-cuda-graph",
-        "--disable-overlap-schedule", "--max-running-requests",
+        "--disable-overlap-schedule", "--mamba-scheduler-strategy", "--max-running-requests",
     },
     "trtllm": {
         "decoding_type", "max_draft_len", "speculative_model", "num_nextn_predict_layers", "max_concurrency",
@@ -170,7 +170,12 @@ _GRAPHS = {
     "vllm": {"none": "--enforce-eager", "piecewise": '--compilation-config \'{"cudagraph_mode": "PIECEWISE"}\''},
     "sglang": {"none": "--disable-cuda-graph"},
 }
-_NO_OVERLAP = {"vllm": "--no-async-scheduling", "sglang": "--disable-overlap-schedule"}
+_OVERLAP: dict[tuple[str, bool | None], str] = {
+    ("vllm", False): "--no-async-scheduling",
+    ("vllm", True): "--async-scheduling",
+    ("sglang", False): "--disable-overlap-schedule",
+    ("sglang", True): "--mamba-scheduler-strategy extra_buffer",
+}
 _OTHER_KERNELS = "the scenario's kernels are not written: {} has no such switch here"
 
 
@@ -183,7 +188,7 @@ def _with_kernels(engine: str, found: tuple[Snippet, ...], kernels: KernelSwitch
     if engine not in _BACKENDS or (kernels.attention_backend and not backend) or (kernels.graphs and not graphs):
         return (replace(found[0], notes=(*found[0].notes, _OTHER_KERNELS.format(engine))), *found[1:])
     flags = [found[0].text, f"--attention-backend {backend}" if backend else "", graphs or ""]
-    flags.append("" if kernels.overlap else _NO_OVERLAP[engine])
+    flags.append(_OVERLAP.get((engine, kernels.overlap), ""))
     more: tuple[Snippet, ...] = ()
     if kernels.deterministic and engine == "sglang":
         flags.append("--enable-deterministic-inference")

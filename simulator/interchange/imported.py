@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from simulator.interchange.engine_flags import ServerSettings
+from simulator.draft_tree import read_tree
+from simulator.interchange.engine_flags import ServerSettings, method_of
 from simulator.interchange.observed import ObservedRun
 from simulator.interchange.request_traces import GENERIC
 from simulator.spec import Problem, SpecError
@@ -91,15 +92,16 @@ def acceptance_profile(run: ObservedRun, settings: Settings) -> str:
         ]
     else:
         law["mean_acceptance_lengths"] = {int(gamma): _digits(run.mean_acceptance_length)}
-    if counts is not None and counts.rounds_without_draft and settings.method in ("ngram", "suffix"):
+    method = _known(run, settings, "method")
+    if counts is not None and counts.rounds_without_draft and method in ("ngram", "suffix"):
         law["proposal_rate"] = _digits(counts.proposal_share)
     counted = f"; {counts.accepted_tokens} of {counts.draft_tokens} drafts accepted in {counts.drafts} rounds" if counts else ""
     document = {
         "schema_version": 1,
-        "description": f"{_known(run, settings, 'target')}, {settings.method}, imported from {run.format}",
-        "method": settings.method,
+        "description": f"{_known(run, settings, 'target')}, {method}, imported from {run.format}",
+        "method": method,
         "target": _known(run, settings, "target"),
-        "drafter": settings.drafter or "not said",
+        "drafter": _known(run, settings, "drafter") or "not said",
         "sampler": settings.sampler or "not said",
         "prompts": settings.prompts or "not said",
         "unit": "acceptance rates per position, unconditional" if rates is not None else "τ by γ, bonus token included",
@@ -172,8 +174,15 @@ def _sections(settings: Settings, server: ServerSettings | None, speculative: Ob
     parts: dict[str, Any] = {"target": {}, "speculation": {}, "parallel": {}, "limits": {}}
     parts |= {name: dict(section) for name, section in (server.sections if server is not None else {}).items()}
     if speculative is not None:
-        if (gamma := speculative.value("num_speculative_tokens")) is not None and not parts["speculation"].get("by_batch"):
-            parts["speculation"].setdefault("num_speculative_tokens", int(gamma))
+        stated = parts["speculation"].keys() & {"num_speculative_tokens", "by_batch", "tree"}
+        if not stated and (gamma := speculative.value("num_speculative_tokens")) is not None:
+            parts["speculation"]["num_speculative_tokens"] = int(gamma)
+        elif not stated and (shape := speculative.value("tree_shape")) is not None:
+            tree = read_tree(shape)
+            parts["speculation"]["tree"] = {"steps": tree.steps, "topk": tree.width, "draft_tokens": tree.nodes}
+        for key, name in (("method", "method"), ("drafter", "drafter")):
+            if (value := _known(speculative, Settings(), name)) is not None:
+                parts["speculation"].setdefault(key, value)
         if (size := speculative.value("tensor_parallel_size")) is not None and size > 1:
             parts["parallel"].setdefault("tensor_parallel_size", int(size))
         if (model := speculative.value("target_model")) is not None:
@@ -242,7 +251,12 @@ def _known(run: ObservedRun, settings: Settings, name: str) -> Any:
     """What the user said, else what the file says."""
     own: Mapping[str, str] = {"target": "target_model", "drafter": "draft_model", "tensor_parallel_size": "tensor_parallel_size"}
     given = getattr(settings, name)
-    return given if given is not None else run.value(own[name]) if name in own else None
+    if given is not None:
+        return given
+    algorithm = run.value("algorithm")
+    if name == "method":
+        return None if algorithm is None else method_of(algorithm)
+    return run.value(own[name]) if name in own else None
 
 
 def _file_name(where: str) -> str:

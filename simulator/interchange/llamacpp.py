@@ -50,6 +50,8 @@ class _Sum:
         self.printed_rate: float | None = None
 
     def add(self, generated: int, seconds: float, drafted: int = 0, accepted: int = 0) -> None:
+        if generated == drafted == 0:
+            return  # a request that was answered with nothing
         if not 0 <= accepted <= drafted or (drafted and accepted >= generated):
             must = "must have accepted at most equal to drafted and below the tokens generated"
             self.found.problem("counters", must, f"{accepted} of {drafted}, {generated} generated")
@@ -134,5 +136,4 @@ def _add_timing(total: _Sum, timing: Mapping[str, Any]) -> None:
         total.found.problem("timings", "must have whole counts and finite milliseconds", [*counts, milliseconds])
         return
     generated, drafted, accepted = counts
-    if generated:
-        total.add(generated, milliseconds / 1000, drafted, accepted)  # type: ignore[arg-type]
+    total.add(generated, milliseconds / 1000, drafted, accepted)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from simulator.acceptance.rates import AcceptanceCounters
-from simulator.interchange.observed import Collector, ObservedRun, Reading, lines, printed_number, whole_number
+from simulator.interchange.observed import Collector, ObservedRun, Reading, counters, lines, printed_number, whole_number
 from simulator.spec import Problem, SpecError
 
 FORMAT = "vllm-log"
@@ -138,7 +138,7 @@ class _Log:
             )
             self.found.derived("acceptance_rates_per_position", rates, "Per-position acceptance rate", f"unconditional, {how}")
             self.found.derived("num_speculative_tokens", gamma, "Per-position acceptance rate", "its number of positions")
-        return AcceptanceCounters(min(round(drafts), drafted), drafted, accepted)
+        return counters(self.found, min(round(drafts), drafted), drafted, accepted)
 
     def _of_v0(self, number: int, values: dict[str, int]) -> AcceptanceCounters | None:
         gamma, drafted, emitted = values["gamma"], values["drafted"], values["emitted"]

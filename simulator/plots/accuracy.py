@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from simulator.draft_tree import read_tree
-from simulator.plots.style import PLAIN, SPECULATION, new_figure, plain_numbers, styled
+from simulator.plots.style import ACCEPTANCE, PLAIN, SPECULATION, new_figure, note, plain_numbers, styled
+from simulator.printed_numbers import significant
 from simulator.questions.accuracy import Scored, score
 from simulator.questions.engine_fit import UNFITTED
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 # Relative error within which a prediction is called near.
 NEAR = 0.2
+# Ends of both axes of R: nearly all runs lie within, and those that do not are marked at the edge.
+ENDS = (0.9, 5.0)
 
 
 @styled
@@ -38,14 +41,36 @@ def accuracy_figure(scored: Sequence[Scored]) -> Figure:
 def draw_against(axes: Axes, scored: Sequence[Scored]) -> Axes:
     """Predicted R over measured R, both on logarithmic axes."""
     axes.set(xscale="log", yscale="log", xlabel="measured R (plain steps)", ylabel="predicted R (plain steps)")
-    ends = [0.9, 5.0]
-    axes.fill_between(ends, [end / (1 + NEAR) for end in ends], [end * (1 + NEAR) for end in ends], color="#F0F0F0", lw=0)
-    axes.plot(ends, ends, color=PLAIN, lw=1)
-    _points(axes, scored, lambda each: each.case.measured_r, _predicted_r)
-    axes.set(xlim=ends, ylim=ends)
+    axes.fill_between(ENDS, [end / (1 + NEAR) for end in ENDS], [end * (1 + NEAR) for end in ENDS], color="#F0F0F0", lw=0)
+    axes.plot(ENDS, ENDS, color=PLAIN, lw=1)
+    within = [each for each in scored if _at_the_edge(each) == _both_r(each)]
+    _points(axes, within, lambda each: each.case.measured_r, _predicted_r)
+    axes.set(xlim=ENDS, ylim=ENDS)
+    _mark_beyond(axes, [each for each in scored if _at_the_edge(each) != _both_r(each)])
     plain_numbers(axes.xaxis)
     plain_numbers(axes.yaxis)
     return axes
+
+
+def _mark_beyond(axes: Axes, beyond: Sequence[Scored]) -> None:
+    """Runs that the axes do not reach, at their edge, and how far they go."""
+    if not beyond:
+        return
+    axes.plot(*zip(*map(_at_the_edge, beyond), strict=True), "^", ms=7, mew=0, color=ACCEPTANCE, clip_on=False, zorder=4)
+    furthest = max(value for each in beyond for value in _both_r(each))
+    text = f"triangles: {len(beyond)} run{'s' if len(beyond) > 1 else ''} beyond the axes, R up to {significant(furthest)}"
+    note(axes, ENDS[1], ENDS[0], text, (-6, 6), ha="right", va="bottom", fontsize=9, color=ACCEPTANCE)
+
+
+def _both_r(each: Scored) -> tuple[float, float]:
+    """R measured and predicted."""
+    return each.case.measured_r, _predicted_r(each)
+
+
+def _at_the_edge(each: Scored) -> tuple[float, float]:
+    """The same, where the axes end at the latest."""
+    measured, predicted = (min(max(value, ENDS[0]), ENDS[1]) for value in _both_r(each))
+    return measured, predicted
 
 
 def draw_errors(axes: Axes, scored: Sequence[Scored], along: Callable[[Scored], float], name: str) -> Axes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from simulator.plots.cells import batch_by_context, hatch_cell
 from simulator.plots.colour import ink_on
 from simulator.plots.style import LOSE_TINT, caption, new_figure, styled
+from simulator.plots.words import batches_in_words
 from simulator.printed_numbers import times
 from simulator.questions.break_even import BestGamma, BreakEven
 from simulator.questions.schedule import ScheduleAnswer
@@ -49,7 +50,10 @@ def schedule_figure(answer: ScheduleAnswer) -> Figure:
 
 def schedule_title(answer: ScheduleAnswer) -> str:
     """The table at the workload's own context."""
-    parts = [f"{'off' if gamma == 0 else f'γ = {gamma}'} at batch {first} to {last}" for first, last, gamma in answer.table[:4]]
+    parts = [
+        f"{'off' if gamma == 0 else f'γ = {gamma}'} at batch {batches_in_words(first, last)}"
+        for first, last, gamma in answer.table[:4]
+    ]
     more = ", …" if len(answer.table) > 4 else ""
     return f"At {answer.own_context:,} tokens: {', '.join(parts)}{more}"
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+# What alternatives differ in, by the name that it is asked for.
+AXIS_WORDS = {"method": "method", "draft-tp": "devices of the draft", "quantize": "type of weights", "hardware": "device"}
+
 
 @styled
 def comparison_figure(answer: ComparedScenarios) -> Figure:
@@ -63,8 +66,9 @@ def comparison_title(answer: ComparedScenarios) -> str:
     rows = served(answer)
     if not rows:
         return "No alternative could be served"
-    named = {"method": "method", "draft-tp": "devices of the draft", "quantize": "type of weights", "hardware": "device"}
     best = min(rows, key=lambda row: min(row.plain_tpot_s or 0.0, max(row.tpot_s)))
     seconds = min(best.plain_tpot_s or 0.0, max(best.tpot_s))
     how = "with" if seconds == max(best.tpot_s) else "without"
-    return f"Fastest by {named[answer.axis]}: {best.name} {how} speculation, {significant(1e3 * seconds)} ms per output token"
+    return (
+        f"Fastest by {AXIS_WORDS[answer.axis]}: {best.name} {how} speculation, {significant(1e3 * seconds)} ms per output token"
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from simulator.plots.cells import batch_by_context, hatch_cell
 from simulator.plots.colour import ink_on
 from simulator.plots.style import caption, new_figure, styled
+from simulator.plots.words import batches_in_words
 from simulator.printed_numbers import times
 from simulator.questions.method_map import NONE, MethodCell, MethodMap
 
@@ -110,7 +111,6 @@ def method_map_title(answer: MethodMap) -> str:
     first = row[0]
     for before, cell in zip(row, [*row[1:], None], strict=True):
         if cell is None or cell.method != first.method:
-            reach = f"{first.batch} to {before.batch}" if first.batch < before.batch else f"{first.batch}"
-            parts.append(f"{first.method} at batch {reach}")
+            parts.append(f"{first.method} at batch {batches_in_words(first.batch, before.batch)}")
             first = cell or first
     return f"Fastest at {answer.own_context:,} tokens: " + ", ".join(parts)

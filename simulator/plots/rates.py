@@ -106,8 +106,8 @@ def rates_figure(answer: CapacityAnswer) -> Figure:
     stated = answer.scenario.file.service_level is not None
     kept = "within the service level" if stated else "before saturation"
     reading = (
-        f"Every rate that was simulated, {answer.repetitions} × {answer.requests:,} requests each, the same for every line. "
-        f"Dots: the highest rate {kept}, with its 80 % interval.{' Dashed: the service level.' if stated else ''}"
+        f"Every rate that was simulated, up to {answer.repetitions} × {answer.requests:,} requests each, the same for every "
+        f"line. Dots: the highest rate {kept}, with its 80 % interval.{' Dashed: the service level.' if stated else ''}"
     )
     figure = new_figure(rates_title(answer), caption(answer.scenario, reading))
     _draw_panels(figure, panels(answer.scenario), lines_of(answer))

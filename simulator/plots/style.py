@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from simulator.cost.deployment import Deployment
 from simulator.plots.colour import INK, readable
-from simulator.plots.words import acceptance_source, provenance, short_name, source_counts, speculation_name
+from simulator.plots.words import devices_of, provenance, short_acceptance_source, short_name, source_counts, speculation_name
 from simulator.scenario import Scenario
 from simulator.whole_file import whole_file
 
@@ -108,9 +108,7 @@ def caption(scenario: Scenario, reading: str = "") -> str:
     source = (
         f"Scenario {scenario.name}, seed {scenario.file.seed}: {_deployed(scenario.deployment, name, counts, scenario.devices)}"
     )
-    accepted = acceptance_source(scenario)
-    if accepted:
-        cited = textwrap.shorten(accepted.partition(" (")[0], 110, placeholder=" …")
+    if cited := short_acceptance_source(scenario):
         source += f" Acceptance: {cited}" + ("" if cited.endswith("…") else ".")
     return f"{reading}\n{source}" if reading else source
 
@@ -124,10 +122,9 @@ def deployment_caption(deployment: Deployment, reading: str) -> str:
 def _deployed(deployment: Deployment, drafting: str, counts: tuple[str, str] | None = None, devices: str = "") -> str:
     """Models, devices and engine, and how many constants of the latter two have which source."""
     models = short_name(deployment.target.name) + (f" with {drafting}" if drafting else "")
-    one = f"{deployment.devices} × {deployment.hardware.name}" if deployment.devices > 1 else deployment.hardware.name
     hardware, engine = counts or ("", "")
     return (
-        f"{models}; {devices or one}{f' (constants: {hardware})' if hardware else ''}; "
+        f"{models}; {devices or devices_of(deployment)}{f' (constants: {hardware})' if hardware else ''}; "
         f"{deployment.engine.name}{f' ({engine})' if engine else ''}."
     )
 

@@ -34,14 +34,15 @@ def tornado_figure(answer: Sensitivity) -> Figure:
     reading = (
         f"Each bar: one thing changed, all else as it is, at batch {answer.batch} and context {answer.context_tokens:,.0f} "
         f"tokens, {answer.shape.name}. Blue: better with speculation; red: worse."
-        + ("" if answer.speedup is None else " Dashed: where the speedup would be 1.")
+        + (" Dashed: where the speedup would be 1." if _break_even_in_sight(answer) is not None else "")
     )
     figure = new_figure(tornado_title(answer), deployment_caption(answer.deployment, reading))
     axes = figure.subplots()
     draw_tornado(axes, shown_levers(answer), answer.speedup is None)
     axes.set_xlabel(f"change of the {of} (%)")
-    if answer.speedup is not None:
-        _mark_break_even(axes, answer.speedup.value)
+    if (place := _break_even_in_sight(answer)) is not None:
+        axes.axvline(place, color=INK, ls=(0, (5, 3)), lw=1.4)
+        note(axes, place, axes.get_ylim()[1], "speedup 1", (0, 4), ha="center", va="bottom", fontsize=9, annotation_clip=False)
     return figure
 
 
@@ -54,7 +55,6 @@ def draw_tornado(axes: Axes, levers: Sequence[Lever], of_r: bool = False) -> Axe
     """A row for each lever; the words at a bar's end say which way it was turned. of_r: a larger R is worse."""
     import textwrap
 
-    reach = 100 * max((lever.reach for lever in levers), default=0.01)
     for row, lever in enumerate(levers):
         for change in lever.changes:
             effect = 100 * change.effect
@@ -70,10 +70,7 @@ def draw_tornado(axes: Axes, levers: Sequence[Lever], of_r: bool = False) -> Axe
     axes.axvline(0, color=INK, lw=1.2)
     names = ["\n".join(textwrap.wrap(lever.name, NAME_COLUMNS)) for lever in levers]
     axes.set_yticks(range(len(levers)), names, fontsize=9.5)
-    falls = 100 * min((change.effect for lever in levers for change in lever.changes), default=0.0)
-    rises = 100 * max((change.effect for lever in levers for change in lever.changes), default=0.0)
-    room = 0.75 * reach
-    axes.set(xlim=(min(falls, 0.0) - room, max(rises, 0.0) + room), ylim=(max(len(levers), 1) - 0.45, -0.55))
+    axes.set(xlim=_limits(levers), ylim=(max(len(levers), 1) - 0.45, -0.55))
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
     return axes
@@ -86,13 +83,19 @@ def _words(change: Change, lever: Lever) -> str:
     return f"{done}: {100 * change.effect:+.1f} %".removeprefix(": ").replace("-", "−")
 
 
-def _mark_break_even(axes: Axes, speedup: float) -> None:
-    """Where the speedup would be 1, if that is in sight."""
-    place = 100 * (1 / speedup - 1)
-    low, high = axes.get_xlim()
-    if low < place < high:
-        axes.axvline(place, color=INK, ls=(0, (5, 3)), lw=1.4)
-        note(axes, place, axes.get_ylim()[1], "speedup 1", (0, 4), ha="center", va="bottom", fontsize=9, annotation_clip=False)
+def _limits(levers: Sequence[Lever]) -> tuple[float, float]:
+    """Ends of the axis (%): all bars, and room for the words at their ends."""
+    effects = [100 * change.effect for lever in levers for change in lever.changes]
+    room = 75 * max((lever.reach for lever in levers), default=0.01)
+    return min([*effects, 0.0]) - room, max([*effects, 0.0]) + room
+
+
+def _break_even_in_sight(answer: Sensitivity) -> float | None:
+    """The change (%) after which the speedup would be 1, where the axis reaches it."""
+    if answer.speedup is None:
+        return None
+    place, (low, high) = 100 * (1 / answer.speedup.value - 1), _limits(shown_levers(answer))
+    return place if low < place < high else None
 
 
 def tornado_title(answer: Sensitivity) -> str:

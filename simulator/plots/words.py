@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from simulator.acceptance import band_for
+from simulator.cost.deployment import Deployment
 from simulator.cost.spread import Estimate
 from simulator.cost.uncertainty import links
 from simulator.draft_tree import Tree
@@ -41,6 +43,11 @@ def short_name(model: str) -> str:
     return model.rsplit("/", 1)[-1]
 
 
+def devices_of(deployment: Deployment) -> str:
+    """The devices of one copy: ``4 × NVIDIA H100 SXM``, without a number where it is one."""
+    return f"{deployment.devices} × {deployment.hardware.name}" if deployment.devices > 1 else deployment.hardware.name
+
+
 def ways_in_words(ways: Iterable[str]) -> str:
     """Several ways to draft in one phrase.
 
@@ -53,6 +60,11 @@ def ways_in_words(ways: Iterable[str]) -> str:
         others = [each.removeprefix(mark) if each.removeprefix(mark).isdigit() else each for each in others]
     *before, last = first, *others
     return f"{', '.join(before)} and {last}" if before else last
+
+
+def batches_in_words(first: int, last: int) -> str:
+    """``1 to 53``, or ``1`` alone."""
+    return f"{first} to {last}" if last > first else f"{first}"
 
 
 def speculation_name(scenario: Scenario) -> str:
@@ -69,6 +81,11 @@ def acceptance_source(scenario: Scenario) -> str:
     """Where acceptance comes from, of each method; "" without speculation."""
     each = {name: _acceptance_sources(one) for name, one in scenario.methods}
     return "; ".join(f"{name}: {source}" if scenario.alternatives else source for name, source in each.items())
+
+
+def short_acceptance_source(scenario: Scenario) -> str:
+    """The same in one line, for a caption."""
+    return textwrap.shorten(acceptance_source(scenario).partition(" (")[0], 110, placeholder=" …")
 
 
 def _acceptance_sources(scenario: Scenario) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import parallel_faults
 from simulator.cost.remote_draft import RemoteDraft
-from simulator.hardware import find_hardware
+from simulator.hardware import Hardware, HardwareOverride, find_hardware, override
 from simulator.prediction.point import OperatingPoint
 from simulator.prediction.question import DEFAULT_CONTEXT, MEMORY_UTILIZATION
 from simulator.prediction.unsupported import UnsupportedError, found_or_unsupported
@@ -41,6 +41,18 @@ def on_devices(
         return fitting[0], 0.0
     ratios = [d.pricer().round(gamma, point.batch, point.context_len or DEFAULT_CONTEXT).r for d in fitting[:2]]
     return fitting[0], abs(math.log(ratios[1] / ratios[0])) / 2
+
+
+def as_joined(hardware: Hardware, point: OperatingPoint, document: Document) -> Hardware:
+    """The devices, joined as the point says. Raises `SpecError` for devices that have links of their own."""
+    if point.peer_to_peer is None:
+        return hardware
+    if hardware.profile.link_topology != "pcie":
+        must = f"must be left out: {hardware.name} is not joined by PCIe alone"
+        raise SpecError([document.problem(("peer_to_peer",), must, point.peer_to_peer)])
+    if point.peer_to_peer == hardware.profile.peer_to_peer:
+        return hardware
+    return override(hardware, HardwareOverride(base=hardware.profile_id, peer_to_peer=point.peer_to_peer), document)
 
 
 def check_parallel(deployment: Deployment, document: Document) -> None:

@@ -23,6 +23,7 @@ from simulator.speculation import (
     other_target_warning,
     self_draft,
     tokenizer_problem,
+    unread_warning,
 )
 
 # A head that is not known is built from its target: its cost is known to about a twentieth.
@@ -109,7 +110,7 @@ def drafter_weights_of(
         return point.drafter_weights
     stored = None if point.draft_model is None else stored_weights(point.draft_model)
     chosen, warning = default_drafter_weights(point.method, weights, hardware.wide_dtype, stored, drafter)
-    warnings += [warning] if warning else []
+    warnings += unread_warning(point.draft_model, chosen, "drafter_weights") or ([warning] if warning else [])
     return chosen
 
 

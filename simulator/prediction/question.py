@@ -19,7 +19,7 @@ MEMORY_UTILIZATION = 0.9
 class Question:
     """An operating point with everything resolved. extra_std: doubt of ln R from what had to be assumed. usual: the lengths' fair
     ranges, where they are a dataset's usual ones. lengths_unknown: neither lengths nor a context were given, so that the share of
-    prompts in a throughput is left out."""
+    prompts in a throughput is left out. prompts_together: those of a batch share passes."""
 
     deployment: Deployment
     gamma: int
@@ -32,6 +32,7 @@ class Question:
     warnings: tuple[str, ...]
     usual: DatasetLengths | None = None
     lengths_unknown: bool = False
+    prompts_together: bool = False
 
     def law(self, document: Document) -> Callable[[int], AcceptanceLaw | None]:
         """The acceptance law by γ; a lone mean acceptance length holds at the question's own γ."""

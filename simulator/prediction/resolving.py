@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, get_args
 
 from simulator.acceptance import AcceptanceSpec
@@ -14,14 +15,14 @@ from simulator.draft_tree import TREE_EXAMPLES, Tree, read_tree
 from simulator.engine_start import as_it_starts, mixed_heads_note, start_faults, started
 from simulator.hardware import Hardware, bridge_note, find_hardware
 from simulator.kernel_switches import KernelSwitches
-from simulator.number_format import FORMATS, CacheFormat, read_precision
-from simulator.prediction.devices import check_parallel, on_devices, remote_draft_of
+from simulator.number_format import FORMATS, CacheFormat, nearest_format, read_precision
+from simulator.prediction.devices import as_joined, check_parallel, on_devices, remote_draft_of
 from simulator.prediction.drafter import drafter_weights_of, find_drafter
 from simulator.prediction.point import ACCEPTANCE_FIELDS, FLAGS, SWITCHES, OperatingPoint, is_table
 from simulator.prediction.question import DEFAULT_CONTEXT, Question
-from simulator.prediction.unsupported import UnsupportedError, found_or_unsupported
+from simulator.prediction.unsupported import UnknownNameError, UnsupportedError, found_or_unsupported
 from simulator.serving_engine import ServingEngine, find_engine
-from simulator.spec import Document, Location, SpecError, check
+from simulator.spec import Document, Location, SpecError, check, nearest
 from simulator.speculation import (
     DEFAULT_DRAFT_KV_TOKENS,
     HEAD_FAMILIES,
@@ -30,6 +31,7 @@ from simulator.speculation import (
     TREE_METHODS,
     arithmetic_warning,
     mixed_warning,
+    unread_warning,
     weights_warning,
 )
 from simulator.workload import DatasetLengths, dataset_names, usual_lengths
@@ -39,19 +41,23 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     """Every name and every blank settled. Raises `UnsupportedError`, or `SpecError` for input that is wrong."""
     warnings: list[str] = []
     gamma, tree = _shape(point, document)
-    _check_uses(point, document)
     hardware, engine, target = found_or_unsupported(
         lambda: find_hardware(point.hardware, document.where(("hardware",)), ""),
-        lambda: find_engine(point.engine, document.where(("engine",)), ""),
+        lambda: find_engine(point.engine, document.where(("engine",)), "", point.year),
         lambda: find_model(point.target_model, document.where((FLAGS["target_model"],)), "", "target model"),
     )
     if target.kind == "draft_head":
         raise SpecError([document.problem((FLAGS["target_model"],), "must be a whole model, not a draft head", target.name)])
+    if point.year is not None and not is_table(document) and not find_engine(point.engine).until:
+        raise SpecError([document.problem(("year",), f"must be left out: {point.engine} is one version", point.year)])
+    hardware = as_joined(hardware, point, document)
     switches = _switches(point, engine, document)
     warnings += mixed_heads_note(engine, switches, target)
     if (switches := as_it_starts(engine, switches, target)) != KernelSwitches():
-        engine = started(engine, switches, target.max_position_embeddings)
-    weights, kv_cache = _precision(point, hardware, warnings)
+        engine = started(engine, switches, point.max_model_len or target.max_position_embeddings)
+    _check_uses(point, engine, document)
+    weights, kv_cache = _precision(point, hardware, document, warnings)
+    weights = engine.stored(weights)
     warnings += arithmetic_warning(hardware, weights)
     warnings += mixed_warning(point.target_model, target, weights)
     warnings += tower_note(point.target_model)
@@ -59,7 +65,7 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     kv_tokens = (point.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS) if point.method == "sparse_kv" else None
     remote = remote_draft_of(point, document)
     own = hardware if remote is None else remote.hardware
-    drafter_weights = drafter_weights_of(point, drafter, weights, own, document, warnings)
+    drafter_weights = engine.stored(drafter_weights_of(point, drafter, weights, own, document, warnings))
     deployment = Deployment(
         hardware,
         engine,
@@ -85,8 +91,9 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
     acceptance = _acceptance(point, document)
     unknown = point.context_len is None and (prompt is None or output is None)
     extra_std = math.hypot(extra_std, tp_std)
+    together = bool(point.prompts_together)
     return Question(
-        deployment, gamma, point.batch, context, prompt, output, acceptance, extra_std, tuple(warnings), usual, unknown
+        deployment, gamma, point.batch, context, prompt, output, acceptance, extra_std, tuple(warnings), usual, unknown, together
     )
 
 
@@ -129,7 +136,7 @@ def _tree(text: str, document: Document) -> Tree:
         raise SpecError([document.problem(("tree_shape",), must, text)]) from None
 
 
-def _precision(point: OperatingPoint, hardware: Hardware, warnings: list[str]) -> tuple[str, str]:
+def _precision(point: OperatingPoint, hardware: Hardware, document: Document, warnings: list[str]) -> tuple[str, str]:
     """(weights, KV cache) from what people write, else as the model is published. Raises `UnsupportedError` for types that are
     not priced."""
     wide, text, stored = hardware.wide_dtype, point.precision, stored_weights(point.target_model)
@@ -139,31 +146,43 @@ def _precision(point: OperatingPoint, hardware: Hardware, warnings: list[str]) -
             warnings.append(f"precision taken as published, {published}")
         return published, published if published in ("fp32", "fp16", "bf16") else wide
     if not text:
-        warnings.append(f"precision assumed {wide}")
+        warnings += unread_warning(point.target_model, wide, "precision") or [f"precision assumed {wide}"]
         return wide, wide
-    try:
-        weights, kv_cache = read_precision(text)
-    except ValueError as word:
-        known = ", ".join(FORMATS)
-        raise UnsupportedError(f"precision {text!r} is not supported: {word} is unknown; supported: {known}") from None
-    if kv_cache is not None and kv_cache not in get_args(CacheFormat):
-        known = ", ".join(get_args(CacheFormat))
-        raise UnsupportedError(f"precision {text!r} is not supported: a KV cache in {kv_cache}; supported: {known}")
+    weights, kv_cache = _read(text, document)
     warnings += weights_warning(weights, stored)
     weights = weights or published or wide
     kept = weights if weights in ("fp32", "fp16", "bf16") else wide
     return weights, kv_cache or kept
 
 
-def _check_uses(point: OperatingPoint, document: Document) -> None:
+def _read(text: str, document: Document) -> tuple[str | None, str | None]:
+    """(weights, KV cache) of a precision. Raises `UnknownNameError` for types that are not priced, with the nearest that is."""
+    caches = get_args(CacheFormat)
+    try:
+        weights, kv_cache = read_precision(text)
+    except ValueError as error:
+        must, near = f"must name known types ({', '.join(FORMATS)}), and not {error}", nearest_format(str(error))
+    else:
+        if kv_cache is None or kv_cache in caches:
+            return weights, kv_cache
+        must, near = f"must have a KV cache in one of {', '.join(caches)}", nearest(kv_cache, caches)
+    problem = document.problem(("precision",), must, text)
+    raise UnknownNameError(SpecError([replace(problem, nearest=near)]))
+
+
+def _check_uses(point: OperatingPoint, engine: ServingEngine, document: Document) -> None:
     """Every field given must change the answer, save the columns of a table. Raises `SpecError`."""
     idle = [
         ("draft_layers", "goes with method layer_skip only", point.method != "layer_skip"),
         ("draft_kv_tokens", "goes with method sparse_kv only", point.method != "sparse_kv"),
+        ("max_model_len", "must be left out: kernels here do not depend on it", engine.idle_block_s is None),
+        ("prompts_together", "goes with a batch of several", point.batch == 1),
     ]
     if not is_table(document):
         drafterless = point.method in MODELLESS_METHODS
+        no_lengths = point.dataset is None and (point.prompt_len is None or point.output_len is None)
         idle += [
+            ("prompts_together", "goes with the lengths of prompts and outputs, or a dataset's", no_lengths),
             ("draft_params", "must be left out: heads are built from the target", point.method in HEAD_FAMILIES),
             ("draft_tensor_parallel_size", f"must be left out: method {point.method} has no drafter model", drafterless),
             ("plain_tokens_per_s", "must be left out beside plain_step_s: either says it", point.plain_step_s is not None),

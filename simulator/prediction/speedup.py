@@ -64,31 +64,36 @@ def benchmark_speedup(question: Question, pricer: StepPricer, tau: float, r: flo
     """
     if question.prompt_tokens is None or question.output_tokens is None:
         return tau / r
-    budget = question.deployment.engine.max_num_batched_tokens
     tokens = max(question.output_tokens - 1, 0) / question.batch * plain_step_s
     wait_s = question.deployment.engine.prompt_overhead_s.value / question.batch
     side_by_side = _prompts_at_once(question.deployment)
-    plain_prefill_s = wait_s + _plain_prefill_s(question, pricer, budget) / side_by_side
-    prefill_s = wait_s + pricer.prefill_s(question.prompt_tokens, budget) / side_by_side
+    plain_prefill_s = wait_s + _plain_prefill_s(question, pricer) / side_by_side
+    prefill_s = wait_s + _prefill_s(question, pricer, question.prompts_together) / side_by_side
     prefill_s += _beside_rounds_s(question, pricer, tau) / side_by_side
     return (plain_prefill_s + tokens) / (prefill_s + tokens * r / tau)
 
 
 def _beside_rounds_s(question: Question, pricer: StepPricer, tau: float) -> float:
     """A prompt's share of what the steps take longer that hold prompts beside rounds; those that come in one round share it."""
-    if question.batch == 1 or pricer.target.engine.prefill_first:
+    if question.batch == 1 or pricer.target.engine.prefill_first or question.prompts_together:
         return 0.0
     prompts_a_round = question.batch * tau / max((question.output_tokens or 1) - 1, 1)
     return pricer.beside_rounds_s * -math.expm1(-prompts_a_round) / prompts_a_round
 
 
-def _plain_prefill_s(question: Question, pricer: StepPricer, budget: int) -> float:
+def _plain_prefill_s(question: Question, pricer: StepPricer) -> float:
     """Of one prompt; where drafting keeps prompts apart, those of the batch share passes without it."""
-    prompt, plain = question.prompt_tokens or 1, StepPricer(pricer.target)
-    if not question.deployment.engine.drafting_prompts_alone:
-        return plain.prefill_s(prompt, budget)
-    together = max(min(question.batch, budget // prompt), 1)
-    return plain.price((), ((prompt, 0),) * together, together).seconds / together
+    shared = question.prompts_together or question.deployment.engine.drafting_prompts_alone
+    return _prefill_s(question, StepPricer(pricer.target), shared)
+
+
+def _prefill_s(question: Question, pricer: StepPricer, shared: bool) -> float:
+    """Of one prompt: alone, or its part of a pass that takes in as many of the batch as fit."""
+    prompt, budget = question.prompt_tokens or 1, question.deployment.engine.max_num_batched_tokens
+    together = min(question.batch, budget // prompt) if shared else 1
+    if together < 2:
+        return pricer.prefill_s(prompt, budget)
+    return pricer.price((), ((prompt, 0),) * together, together).seconds / together
 
 
 def _prompts_at_once(deployment: Deployment) -> int:
@@ -103,9 +108,7 @@ def measured_plain_step_s(point: OperatingPoint, question: Question, pricer: Ste
     n, prompt = question.output_tokens, question.prompt_tokens
     if n is None or n < 2 or prompt is None:
         return question.batch / point.plain_tokens_per_s
-    prefill_s = StepPricer(pricer.target).prefill_s(prompt, question.deployment.engine.max_num_batched_tokens)
-    prefill_s = (
-        prefill_s / _prompts_at_once(question.deployment) + question.deployment.engine.prompt_overhead_s.value / question.batch
-    )
+    prefill_s = _plain_prefill_s(question, pricer) / _prompts_at_once(question.deployment)
+    prefill_s += question.deployment.engine.prompt_overhead_s.value / question.batch
     decode_s = n / point.plain_tokens_per_s - prefill_s
     return question.batch * decode_s / (n - 1) if decode_s > 0 else question.batch / point.plain_tokens_per_s

@@ -10,14 +10,16 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count
+
+import numpy as np
 
 from simulator.cost.spread import Z80, Estimate
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.cost.unmeasured import unmeasured_note
 from simulator.planning import Copy, Fleet, PlanningSpec
 from simulator.questions.mean_load import MeanLoad, mean_load
-from simulator.questions.sample import plain_queue
+from simulator.questions.plain_queue import DRAWN, plain_queue
 from simulator.questions.sustained import RateSearch, Sustained, unit_stream
 from simulator.scenario import Scenario
 from simulator.simulation import (
@@ -31,9 +33,10 @@ from simulator.simulation import (
     verdict_of,
 )
 from simulator.spec import SpecError
-from simulator.workload import Request, RequestTrace, requests_of
+from simulator.workload import Request, RequestTrace, lengths_by_law, requests_of
 
-REPETITIONS = 4
+# Repetitions: no fewer, no more, and between them as many as take so many rounds at one rate.
+FEWEST_REPETITIONS, MOST_REPETITIONS, ROUNDS_OF_ALL = 4, 16, 2_000_000
 # Ways of drafting that are simulated, beside none; others within this share of the best estimate are not left out.
 FINALISTS = 4
 NEAR = 0.95
@@ -43,6 +46,8 @@ EVALUATIONS = 18
 # and rounds that are as much work as all the rest of a request. So are requests that few slots serve, however long they are:
 # their rounds are simulated many at a time.
 ROUNDS, REST_ROUNDS, FEW_SLOTS, OF_FEW_SLOTS = 25_000, 5, 16, 2_000
+# Requests that stand for all, and choices of them that are tried.
+TYPICAL, TRIED = 400, 1_000
 # Fewer requests of differing lengths are no sample of a workload.
 FEWEST_REQUESTS = 50
 PLAIN = "no speculation"
@@ -112,11 +117,13 @@ def capacity(
     scenario: Scenario,
     planning: PlanningSpec | None = None,
     *,
-    repetitions: int = REPETITIONS,
+    repetitions: int | None = None,
     finalists: int = FINALISTS,
     progress: Progress | None = None,
 ) -> CapacityAnswer:
     """The sustainable rates and fleets of a scenario, whose `planning` section `planning` replaces.
+
+    repetitions: independent runs at a rate, at most; left out, as many as are quick. What four decide has no more.
 
     Raises `SpecError` for a closed loop, requests that arrive at one time, or a good share without a service level.
     """
@@ -124,17 +131,18 @@ def capacity(
     _check(scenario, planning)
     own = scenario.requests()
     streams = _streams(scenario, repetitions, own)
+    typical = _typical(scenario, own, streams)
     own_rate = (len(own) - 1) / (own[-1].arrival_s - own[0].arrival_s)
-    warnings = [*scenario.remarks, *_too_few(own), *_of_kinds(scenario, planning)]
+    warnings = [*scenario.remarks, *_too_few(typical), *_of_kinds(scenario, planning)]
     variants = [(PLAIN, Server.of(scenario)), *speculative_servers(scenario, warnings)]
     warnings += [note for _, server in variants for note in unmeasured_note(server.deployment)]
-    analytic = [_by_means(server, own) for _, server in variants]
+    analytic = [_by_means(server, typical) for _, server in variants]
     chosen = _finalists(analytic, [server for _, server in variants], finalists)
     rows: list[CapacityRow] = []
     for index, (label, server) in enumerate(variants):
         row = CapacityRow(label, server, _devices(server), analytic[index], None, None)
         if index in chosen:
-            row = _simulated(row, server, streams, planning, rows[0] if rows else None, own, progress)
+            row = _simulated(row, server, streams, planning, rows[0] if rows else None, typical, progress)
         rows.append(row)
     prompt, output = (
         sum(getattr(r, name) for stream in streams for r in stream) / sum(map(len, streams))
@@ -183,22 +191,40 @@ def _of_kinds(scenario: Scenario, planning: PlanningSpec) -> Iterator[str]:
         yield "J/token takes devices that compute prompts to be as busy as those that decode"
 
 
-def _streams(scenario: Scenario, repetitions: int, own: Sequence[Request]) -> list[tuple[Request, ...]]:
+def _streams(scenario: Scenario, repetitions: int | None, own: Sequence[Request]) -> list[tuple[Request, ...]]:
     """Independent repetitions of the workload at unit rate, of as many requests as it states and more where they are quick:
     waits of an almost saturated server, or of its slowest hundredth, need many. A recorded trace is one, as it is: again it
     would be the same requests, and agreement with itself no sign of certainty. Where the rate changes with time, more requests
     would be another course of it: more of what comes after a ramp, or more days."""
     workload, seed = scenario.file.workload, scenario.file.seed
-    times = 1 if isinstance(scenario.source, RequestTrace) else repetitions
-    if not isinstance(scenario.source, RequestTrace):
-        rounds = sum(request.output_tokens for request in own) / len(own)
-        queue = plain_queue(Server.of(scenario))
-        few = queue is not None and queue.slots <= FEW_SLOTS
-        affordable = OF_FEW_SLOTS if few else int(ROUNDS / (REST_ROUNDS + rounds))
-        more = len(own) if workload.arrivals.changes else max(len(own), affordable)
-        workload = workload.model_copy(update={"num_requests": more})
-    drawn = [requests_of(workload, (seed + index) % 2**32, scenario.source) for index in range(times)]
-    return [unit_stream(requests, index * len(requests)) for index, requests in enumerate(drawn)]
+    if isinstance(scenario.source, RequestTrace):
+        return [unit_stream(requests_of(workload, seed, scenario.source), 0)]
+    rounds = REST_ROUNDS + sum(request.output_tokens for request in own) / len(own)
+    queue = plain_queue(Server.of(scenario))
+    few = queue is not None and queue.lines * queue.slots <= FEW_SLOTS
+    affordable = OF_FEW_SLOTS if few else int(ROUNDS / rounds)
+    number = len(own) if workload.arrivals.changes else max(len(own), affordable)
+    if repetitions is None:
+        repetitions = min(max(int(ROUNDS_OF_ALL / (rounds * number)), FEWEST_REPETITIONS), MOST_REPETITIONS)
+    workload = workload.model_copy(update={"num_requests": number})
+    drawn = [requests_of(workload, (seed + index) % 2**32, scenario.source) for index in range(repetitions)]
+    return [unit_stream(requests, index * number) for index, requests in enumerate(drawn)]
+
+
+def _typical(scenario: Scenario, own: tuple[Request, ...], streams: Sequence[tuple[Request, ...]]) -> tuple[Request, ...]:
+    """Requests for a saturated server to serve over and over: of all that were drawn some whose mean lengths are those of the
+    workload's law, however heavy its tails. The scenario's own where that has no law, or sessions."""
+    workload = scenario.file.workload
+    if isinstance(scenario.source, RequestTrace) or workload.sessions is not None:
+        return own
+    prompts, outputs = lengths_by_law(workload, DRAWN, scenario.source)
+    means = np.array([prompts.mean(), outputs.mean()])
+    drawn = list(chain(*streams))
+    lengths = np.array([(request.prompt_tokens, request.output_tokens) for request in drawn])
+    rng = np.random.default_rng([scenario.file.seed, *b"typical"])
+    tried = rng.integers(len(drawn), size=(TRIED, min(TYPICAL, len(drawn))))
+    off = np.abs(lengths[tried].mean(axis=1) / means - 1).max(axis=1)
+    return tuple(drawn[place] for place in tried[off.argmin()])
 
 
 def _by_means(server: Server, requests: Sequence[Request]) -> MeanLoad | None:
@@ -228,10 +254,10 @@ def _simulated(
     streams: Sequence[tuple[Request, ...]],
     planning: PlanningSpec,
     plain: CapacityRow | None,
-    own: tuple[Request, ...],
+    typical: tuple[Request, ...],
     progress: Progress | None,
 ) -> CapacityRow:
-    saturation = saturation_of(server, own)
+    saturation = saturation_of(server, typical)
     done = count(1)
 
     def advance() -> None:

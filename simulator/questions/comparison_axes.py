@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.acceptance import band_for
 from simulator.hardware import find_hardware
-from simulator.number_format import FORMATS
+from simulator.number_format import FORMATS, find_format
 from simulator.scenario import ALTERNATIVES, Scenario
 from simulator.spec import Document, Problem, SpecError, nearest
 from simulator.speculation import HEAD_FAMILIES, METHODS, MODELLESS_METHODS
@@ -81,10 +81,12 @@ def _draft_sizes(scenario: Scenario, values: Sequence[str]) -> tuple[Changes, It
 def _weights(scenario: Scenario, values: Sequence[str]) -> tuple[Changes, Iterator[str]]:
     """Types of the target's weights, each without and with speculation."""
     known = [name for name in FORMATS if name not in ("fp32",)]
-    asked = [scenario.deployment.weights if value == "own" else value for value in (values or _QUANTIZED)]
-    for value in asked:
-        if value not in known:
+    asked = []
+    for value in values or _QUANTIZED:
+        found = scenario.deployment.weights if value == "own" else find_format(value)
+        if found not in known:
             raise _unknown("type of weights", value, known)
+        asked.append(found)
     note = (
         "quality and acceptance are taken as equal: types of weights change the text a little, and a head trained on the wide "
         "target may accept less under a narrow one"

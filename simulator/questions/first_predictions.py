@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import re
 from dataclasses import dataclass
 
-from simulator.questions.published_cases import UNSEEN, PublishedCase, published_cases, table_path
+from simulator.questions.published_cases import PublishedCase, published_cases, table_path
+from simulator.unseen_sets import unseen_sets
 
 
 @dataclass(frozen=True)
@@ -21,16 +21,14 @@ class FirstPrediction:
 def first_predictions() -> list[FirstPrediction]:
     """Of every set that was predicted, without the runs that were refused; the first set first."""
     found = []
-    for path in sorted(table_path(UNSEEN).parent.glob("unseen_first*.csv"), key=lambda path: _number(path.name)):
-        with path.open(encoding="utf-8", newline="") as file:
+    for each in unseen_sets():
+        if each.waits:
+            continue
+        with table_path(each.first).open(encoding="utf-8", newline="") as file:
             speedups = {row["id"]: float(row["speedup"]) for row in csv.DictReader(file) if row["speedup"]}
-        cases = published_cases(path.name.replace("first", "cases"))
         found += [
-            FirstPrediction(_number(path.name), case, speedups[case.point.id]) for case in cases if case.point.id in speedups
+            FirstPrediction(each.number, case, speedups[case.point.id])
+            for case in published_cases(each.table)
+            if case.point.id in speedups
         ]
     return found
-
-
-def _number(name: str) -> int:
-    found = re.search(r"_(\d+)\.csv$", name)
-    return 1 if found is None else int(found[1])

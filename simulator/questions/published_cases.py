@@ -19,9 +19,9 @@ from pathlib import Path
 from simulator import resources
 from simulator.prediction import OperatingPoint, table_rows
 from simulator.spec import Document, check
+from simulator.unseen_sets import FOLDER, UnseenSet
 
-FOLDER = "published_cases"
-BUILT_ON, UNSEEN = "cases.csv", "unseen_cases.csv"
+BUILT_ON, UNSEEN = "cases.csv", UnseenSet(1).table
 
 
 @dataclass(frozen=True)

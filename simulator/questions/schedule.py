@@ -15,7 +15,7 @@ from simulator.cost.spread import Estimate
 from simulator.draft_policy import ByBatch
 from simulator.questions.break_even import BATCHES, contexts_around, own_context
 from simulator.questions.schedule_prices import Range, ScheduleCell, SchedulePrices, cells_at, table_at
-from simulator.questions.schedule_worth import Judge, Way, held_out_gain, judge_of, records_of
+from simulator.questions.schedule_worth import FEWEST_MOVED, GOODPUT, Judge, Way, held_out_gain, judge_of, records_of
 from simulator.scenario import Scenario
 from simulator.serving.record import RequestRecords
 from simulator.simulation import LEAST_EFFECT, Progress, Server, chosen, verdict_of
@@ -30,9 +30,12 @@ PLAIN: Way = ("", 0)
 class ScheduleAnswer:
     """The map, the table at the workload's own context, and the simulated gain over the fastest fixed γ (0 = no speculation).
 
-    best_fixed: the one to take, as `simulation.chosen` has it. gain: of `metric`, above 1 is better, mean over held-out seeds
-    with its 80 % interval; None where the table holds one γ. remark: why `metric` is not what the scenario states first.
-    fixed_gains: of each fixed γ over none on the scenario's own seed. over_none: of the setting to use, on held-out seeds.
+    best_fixed: the one to take, as `simulation.chosen` has it. nearest: of the fixed γ that draft the one that is worth most.
+    gain: of `metric`, above 1 is better, mean over held-out seeds with its 80 % interval; None where the table holds one γ.
+    remark: why `metric` is not what the scenario states first.
+    fixed_gains: of each fixed γ over none on the scenario's own seed, which chose among them: the best of them is flattered.
+    over_none: of the setting to use, on held-out seeds; where that is none, of the best γ there is. within: of goodput, the
+    requests of held-out seeds within the service level with the table, with the fastest fixed γ, and in all.
 
     others: the answers of the scenario's other methods, best first, where it has alternatives. lead: what this one's setting
     gains over that of the first of them, on held-out seeds. left_out: methods without a schedule, and why.
@@ -45,11 +48,13 @@ class ScheduleAnswer:
     table: tuple[Range, ...]
     best_fixed: int
     fastest_fixed: int
+    nearest: int
     fixed_gains: tuple[tuple[int, float], ...]
     metric: str
     remark: str
     gain: Estimate | None
     over_none: Estimate
+    within: tuple[int, int, int] | None
     held_out_seeds: tuple[int, ...]
     warnings: tuple[str, ...]
     others: tuple[ScheduleAnswer, ...] = ()
@@ -58,8 +63,13 @@ class ScheduleAnswer:
 
     @property
     def needed(self) -> bool:
-        """Whether the table certainly gains more than half a per cent over the fastest fixed γ."""
-        return self.gain is not None and self.gain.low > 1 + LEAST_EFFECT
+        """Whether the table certainly gains more than half a per cent over the fastest fixed γ, and not by a few requests."""
+        return self.gain is not None and self.gain.low > 1 + LEAST_EFFECT and not self.by_few
+
+    @property
+    def by_few(self) -> bool:
+        """Whether so few requests come within the service level that which they are is chance."""
+        return self.within is not None and abs(self.within[0] - self.within[1]) < FEWEST_MOVED
 
     @property
     def worse(self) -> bool:
@@ -118,10 +128,13 @@ def schedule(
     answers = []
     for each in ranked:
         by_table = gain(each.way(None), each.way(each.fastest)) if each.varies else None
-        answer = each.answer(judge, own, by_table, seeds)
+        moved = [judge.within(records[each.way(way)] for records in held) for way in (None, each.fastest) if each.varies]
+        within = (moved[0][0], *moved[1]) if moved and judge.metric == GOODPUT else None
+        answer = each.answer(judge, own, by_table, within, seeds)
         setting = each.way(None if answer.needed else answer.best_fixed)
         worth = each.worth[each.fastest if answer.needed else answer.best_fixed]
-        answers.append(_Answered(replace(answer, over_none=gain(setting, PLAIN)), setting, worth))
+        shown = each.way(each.nearest) if answer.off else setting
+        answers.append(_Answered(replace(answer, over_none=gain(shown, PLAIN)), setting, worth))
     best, *others = _best_first(answers)
     lead = gain(best.setting, others[0].setting) if others and not best.answer.off else None
     return replace(best.answer, others=tuple(each.answer for each in others), lead=lead, left_out=left_out)
@@ -214,9 +227,16 @@ class _Method:
         return (chosen(drafting, lambda gamma: self.worth[gamma], lambda gamma: gamma) or 0) if self.fastest else 0
 
     @property
+    def nearest(self) -> int:
+        """The γ that is worth most of those that draft."""
+        return max((gamma for gamma in self.worth if gamma), key=lambda gamma: (self.worth[gamma], -gamma))
+
+    @property
     def finalists(self) -> dict[Way, Server]:
-        """What runs on held-out seeds: the fixed γ to take, the fastest one, and the table where it varies γ."""
-        found = {way: server for way, server in self.fixed.items() if way[1] in (self.best_fixed, self.fastest)}
+        """What runs on held-out seeds: the fixed γ to take or, where that is none, the one that comes nearest; the fastest one;
+        and the table where it varies γ."""
+        shown = (self.best_fixed or self.nearest, self.fastest)
+        found = {way: server for way, server in self.fixed.items() if way[1] in shown}
         if not self.varies:
             return found
         largest = max(gamma for _, _, gamma in self.table)
@@ -228,12 +248,18 @@ class _Method:
         return replace(self, worth={0: judge.worth(own[PLAIN], own[PLAIN]), **worth})
 
     def answer(
-        self, judge: Judge, own: Mapping[Way, RequestRecords], gain: Estimate | None, seeds: tuple[int, ...]
+        self,
+        judge: Judge,
+        own: Mapping[Way, RequestRecords],
+        gain: Estimate | None,
+        within: tuple[int, int, int] | None,
+        seeds: tuple[int, ...],
     ) -> ScheduleAnswer:
         gains = {gamma: judge.gain(own[self.way(gamma)], own[PLAIN]) for gamma in self.worth}
         return ScheduleAnswer(
             scenario=self.prices.scenario, method=self.name, own_context=self.own_context, cells=self.cells, table=self.table,
-            best_fixed=self.best_fixed, fastest_fixed=self.fastest, fixed_gains=tuple(sorted(gains.items())),
-            metric=judge.metric, remark=judge.remark, gain=gain, over_none=Estimate(1.0, 1.0, 1.0), held_out_seeds=seeds,
+            best_fixed=self.best_fixed, fastest_fixed=self.fastest, nearest=self.nearest,
+            fixed_gains=tuple(sorted(gains.items())), metric=judge.metric, remark=judge.remark, gain=gain,
+            over_none=Estimate(1.0, 1.0, 1.0), within=within, held_out_seeds=seeds,
             warnings=self.warnings,
         )  # fmt: skip

@@ -7,7 +7,7 @@ of output, else the time per output token. A level that tells nothing apart, as 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from simulator.acceptance import AcceptanceLaw
 from simulator.cost.spread import Estimate
 from simulator.scenario import Scenario
 from simulator.serving import paired_ratio, summarise
-from simulator.serving.metrics import Value, good_share, is_good
+from simulator.serving.metrics import WARM_UP_FRACTION, Value, good_share, is_good
 from simulator.serving.record import RequestRecords
 from simulator.simulation import LEAST_EFFECT, Server, require_served
 from simulator.simulation.paths import Paths
@@ -28,6 +28,8 @@ PER_TOKEN = "mean time per output token"
 END_TO_END = "mean end-to-end latency"
 PER_USER = "output rate per user"
 GOODPUT = "goodput"
+# Which of so few requests come within a service level is chance; where nearly all do, fewer that do not tell nothing apart.
+FEWEST_MOVED, NEARLY_ALL = 10, 0.95
 Way = tuple[str, int | None]
 """A method and its fixed γ, None for its table; 0 = no speculation, of no method."""
 
@@ -63,6 +65,14 @@ class Judge:
             return 0.0 if shares[1] > 0 else math.inf if shares[0] > 0 else 1.0
         return paired_ratio(better, base, lambda records: is_good(records, level).astype(float)).ratio
 
+    def within(self, runs: Iterable[RequestRecords]) -> tuple[int, int]:
+        """(requests within the service level, all of them) after warm-up; none where no level is judged."""
+        if self.service_level is None:
+            return 0, 0
+        found = [is_good(run.admitted_by_arrival(), self.service_level) for run in runs]
+        found = [good[int(WARM_UP_FRACTION * len(good)) :] for good in found]
+        return int(sum(good.sum() for good in found)), sum(map(len, found))
+
     def worth(self, records: RequestRecords, plain: RequestRecords) -> float:
         """By which ways are ranked: the gain over `plain`; the share within the service level where nothing of `plain` is; of
         what leaves a level that is to be kept, how much of it."""
@@ -90,9 +100,13 @@ def judge_of(scenario: Scenario, plain: RequestRecords, runs: Sequence[RequestRe
     if max(shares) == 0:
         whole = by_time if arrivals.users is not None else Judge(scenario, END_TO_END, lambda records: records.e2e_latency_s)
         return replace(whole, remark="no request is within the service level, with any γ or without")
-    if shares[0] >= 1 - LEAST_EFFECT and arrivals.users is None:
+    outside = (1 - shares[0]) * (1 - WARM_UP_FRACTION) * len(plain)
+    nothing = shares[0] >= 1 - LEAST_EFFECT
+    if (nothing or (outside < FEWEST_MOVED and shares[0] >= NEARLY_ALL)) and arrivals.users is None:
         within = f"{100 * shares[0]:.1f} % of the requests are within the service level without speculation"
-        return replace(by_time, kept=level, remark=f"{within}, so that goodput has nothing to gain")
+        return replace(
+            by_time, kept=level, remark=f"{within}, so that goodput has {'nothing' if nothing else 'too little'} to gain"
+        )
     return Judge(scenario, GOODPUT, by_time.time if arrivals.users is not None else None, level)
 
 

@@ -194,8 +194,7 @@ def _step_std(scenario: Scenario) -> float:
     deployment = scenario.deployment
     if not deployment.speculative:
         return 2 * STEP_NOISE_STD
-    _, steps = UncertainPricer(deployment).sensitivities(1, 1, 1024, 1.0)
-    return math.hypot(float(sum(step**2 for step in steps)) ** 0.5, STEP_NOISE_STD)
+    return UncertainPricer(deployment).plain_step_std(1, 1, 1024)
 
 
 def _doubts(

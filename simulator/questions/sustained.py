@@ -12,7 +12,7 @@ lasts too few relaxation times of its queue, unless requests are weighted by a l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -20,7 +20,8 @@ import numpy as np
 
 from simulator.cost.spread import Z80, Estimate
 from simulator.printed_numbers import significant
-from simulator.questions.sample import BATCHES, Flags, PlainQueue, Sample, Strata
+from simulator.questions.plain_queue import PlainQueue, Strata
+from simulator.questions.sample import BATCHES, Flags, Sample
 from simulator.serving import Distribution, RequestRecords, ServingResult
 from simulator.serving.metrics import WARM_UP_FRACTION, Window, above, is_good, load_in, window_of
 from simulator.theory import student_t_quantile
@@ -35,6 +36,11 @@ FEWEST_ABOVE, FEWEST_LATENCIES = 10, 5
 FEWEST_UNSEEN = 2
 # Fewest relaxation times of the queue that a repetition must last.
 FEWEST_RELAXATIONS = 10
+# Repetitions that every rate sees. More see it only where these leave in doubt whether it is sustained, as some share is within
+# so many standard errors of what is allowed.
+FIRST, DECIDED = 4, 4.5
+# Least standard errors of a share, in those of independent requests.
+SURE, SURE_WEIGHTED = 2.0, 0.3
 # Widest interval, high over low end, of a rate that counts as known.
 WIDEST_RATE = 1.2
 # Ends of the interval are searched no farther than this factor from the rate, and to within so many steps of the grid.
@@ -48,8 +54,10 @@ _WRITTEN = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end"}
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `allowed` of the requests may exceed it. name: ``TTFT p99``, or ``good requests``: such as meet every limit."""
+    """At most `allowed` of the requests may exceed it. metric: ``ttft``, ``tpot``, ``e2e``, or ``good``: requests that meet every
+    limit. name: ``TTFT p99``, or ``good requests``."""
 
+    metric: str
     name: str
     allowed: float
     exceeds: Callable[[RequestRecords], Flags] = field(compare=False, repr=False)
@@ -68,10 +76,18 @@ class Exceeded:
         """Whether the share, raised by z standard errors, is allowed."""
         return self.share + z * self.standard_error <= self.limit.allowed
 
+    def far(self, side: int, weighted: bool) -> bool:
+        """Whether the share is `DECIDED` standard errors above what is allowed (side 1), or below it (-1). A sample in which few
+        exceed says little of its error, as queues come together: it is not taken as less than that of fewer requests that are
+        independent, or of more where they are weighted."""
+        allowed = self.limit.allowed
+        least = (SURE_WEIGHTED if weighted else SURE) * math.sqrt(allowed * (1 - allowed) / max(self.requests, 1))
+        return side * (self.share - allowed) > DECIDED * max(self.standard_error, least)
+
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """One rate, all repetitions together. Latencies of measured requests; busy_fraction, batch, context: of one replica.
+    """One rate, so many repetitions together. Latencies of measured requests; busy_fraction, batch, context: of one replica.
     prefill_share, drafting_share: as in `serving.metrics.Load`.
 
     window_s: the mean span over which a repetition was measured. unseen_waits: the share of requests, once queues have settled,
@@ -93,11 +109,20 @@ class LoadPoint:
     mean_context_tokens: float
     preemptions: int
     window_s: float
+    repetitions: int
     unseen_waits: float = 1.0
 
     def surely(self, z: float) -> bool:
         """Whether the service level is met with every share raised by z standard errors."""
         return all(each.within(z) for each in self.exceeded)
+
+    @property
+    def decided(self) -> bool:
+        """Whether more repetitions could not change what is sustained: all shares are far within, or one is far beyond."""
+        weighted = self.weighted
+        if weighted and not self.settled:
+            return False
+        return all(each.far(-1, weighted) for each in self.exceeded) or any(each.far(1, weighted) for each in self.exceeded)
 
     @property
     def weighted(self) -> bool:
@@ -163,9 +188,11 @@ def limits_of(level: ServiceLevel | None, good_share: float | None) -> tuple[Lim
     def exceeds(metric: str, limit_s: float) -> Callable[[RequestRecords], Flags]:
         return lambda records: above(getattr(records, _RECORDED[metric]), limit_s)
 
-    found = [Limit(f"{_WRITTEN[name]} p{p:.0f}", 1 - p / 100, exceeds(name, limit_s)) for name, p, limit_s in level.limits()]
+    found = [
+        Limit(name, f"{_WRITTEN[name]} p{p:.0f}", 1 - p / 100, exceeds(name, limit_s)) for name, p, limit_s in level.limits()
+    ]
     if good_share is not None:
-        found.append(Limit("good requests", 1 - good_share, lambda records: ~is_good(records, level)))
+        found.append(Limit("good", "good requests", 1 - good_share, lambda records: ~is_good(records, level)))
     return tuple(found)
 
 
@@ -229,7 +256,7 @@ class RateSearch:
         width = math.ceil(math.log(WIDEST_END) / math.log(STEP))
         low, high = found - width, min(found + width, top)
         if self._point(found).surely(z):
-            low = found
+            low = found - 1
         elif self._point(low).surely(z):
             low = self._bisect(low, found, lambda point: point.surely(z), END_STEPS)
         if high > found and not self._point(high).surely(-z):
@@ -266,15 +293,23 @@ class RateSearch:
         return found
 
     def simulated(self, rate_per_s: float) -> LoadPoint:
-        """The repetitions at one rate, on the grid or not."""
-        results = [self.serve(at_rate(stream, rate_per_s)) for stream in self.streams]
+        """Repetitions at one rate, on the grid or not: the first ones, and all where these leave in doubt what is sustained."""
+        results = [self.serve(at_rate(stream, rate_per_s)) for stream in self.streams[:FIRST]]
+        point = self._measured(results, rate_per_s)
+        if point.decided or len(results) == len(self.streams):
+            return point
+        results += [self.serve(at_rate(stream, rate_per_s)) for stream in self.streams[FIRST:]]
+        return self._measured(results, rate_per_s)
+
+    def _measured(self, results: Sequence[ServingResult], rate_per_s: float) -> LoadPoint:
+        """What these repetitions say together."""
         windows = [window_of(result.records) for result in results]
         measured = Sample(tuple(window.measured for window in windows), self._strata(results, windows, rate_per_s))
         asked = replace(measured, runs=tuple(map(_with_given_up, results, measured.runs)))
-        exceeded = tuple(Exceeded(limit, *asked.share(limit.exceeds)) for limit in self.limits)
+        exceeded = tuple(Exceeded(limit, *asked.share(limit.metric, limit.exceeds)) for limit in self.limits)
         loads = [load_in(result, window) for result, window in zip(results, windows, strict=True)]
         level = self.level
-        good = None if level is None else 1 - asked.share(lambda records: ~is_good(records, level))[0]
+        good = None if level is None else 1 - asked.share("good", lambda records: ~is_good(records, level))[0]
         tokens = sum(int(window.measured.column("output_tokens").sum()) for window in windows)
         seconds = sum(window.seconds for window in windows)
 
@@ -285,9 +320,9 @@ class RateSearch:
             rate_per_s=rate_per_s,
             sustained=all(each.within(0.0) for each in exceeded),
             exceeded=exceeded,
-            ttft_s=measured.distribution(lambda records: records.ttft_s),
-            tpot_s=measured.distribution(lambda records: records.tpot_s),
-            e2e_latency_s=measured.distribution(lambda records: records.e2e_latency_s),
+            ttft_s=measured.distribution("ttft", lambda records: records.ttft_s),
+            tpot_s=measured.distribution("tpot", lambda records: records.tpot_s),
+            e2e_latency_s=measured.distribution("e2e", lambda records: records.e2e_latency_s),
             good_share=good,
             output_tokens_per_s=rate_per_s * tokens / max(sum(map(len, measured.runs)), 1),
             busy_fraction=mean([load.busy_fraction for load in loads]),
@@ -297,14 +332,15 @@ class RateSearch:
             mean_context_tokens=mean([load.mean_context_tokens for load in loads]),
             preemptions=sum(int(result.records.column("preemptions").sum()) for result in results),
             window_s=seconds / len(windows),
-            unseen_waits=1.0 if measured.strata is None else measured.strata.longest,
+            repetitions=len(results),
+            unseen_waits=max((strata.longest for strata in measured.strata.values()), default=1.0),
         )
 
-    def _strata(self, results: Sequence[ServingResult], windows: Sequence[Window], rate_per_s: float) -> Strata | None:
-        """Of the measured requests; None without a plain queue, or where not every request was served to its end."""
+    def _strata(self, results: Sequence[ServingResult], windows: Sequence[Window], rate_per_s: float) -> Mapping[str, Strata]:
+        """Of the measured requests; none without a plain queue, or where not every request was served to its end."""
         served = [result.records.served_by_arrival() for result in results]
         if self.queue is None or any(len(each) < len(result.records) for each, result in zip(served, results, strict=True)):
-            return None
+            return {}
         return self.queue.strata(served, [len(window.measured) for window in windows], rate_per_s)
 
     def _doubts(self, point: LoadPoint, rate: Estimate) -> Sequence[str]:

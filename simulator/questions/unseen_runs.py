@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,8 +18,9 @@ import numpy as np
 from simulator.prediction import Prediction, predict_table
 from simulator.questions.accuracy import DEAD_BAND, Scored, log_ratio
 from simulator.questions.published_cases import UNSEEN, PublishedCase, published_cases, table_path
+from simulator.unseen_sets import UnseenSet, unseen_sets
 
-FIRST = "unseen_first.csv"
+FIRST = UnseenSet(1).first
 FIRST_VERSION = "05c4260"
 # What two runs may differ in beside their ids and what was measured.
 CHOICES = {"γ": "num_speculative_tokens", "batch": "batch", "engine": "engine"}
@@ -38,25 +38,8 @@ class Choices:
     worst: float
 
 
-@dataclass(frozen=True)
-class LaterSet:
-    """A set of unseen runs after the first. number: in the names of its files, from 2."""
-
-    number: int
-
-    @property
-    def table(self) -> str:
-        return f"unseen_cases_{self.number}.csv"
-
-    @property
-    def first(self) -> str:
-        """What was predicted once for these runs, with the version that did; absent before."""
-        return f"unseen_first_{self.number}.csv"
-
-    @property
-    def waits(self) -> bool:
-        """Whether nobody has predicted it yet."""
-        return not table_path(self.first).exists()
+class LaterSet(UnseenSet):
+    """A set of unseen runs after the first."""
 
     @property
     def cases(self) -> tuple[PublishedCase, ...]:
@@ -76,8 +59,7 @@ class LaterSet:
 
 def later_sets() -> list[LaterSet]:
     """All of them, the second first."""
-    names = (re.fullmatch(r"unseen_cases_(\d+)\.csv", path.name) for path in table_path(UNSEEN).parent.iterdir())
-    return sorted((LaterSet(int(name[1])) for name in names if name), key=lambda later: later.number)
+    return [LaterSet(each.number) for each in unseen_sets() if each.number > 1]
 
 
 def first_scored() -> list[Scored]:

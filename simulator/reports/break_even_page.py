@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.plots.words import acceptance_source, speculation_name
+from simulator.plots.words import short_acceptance_source, speculation_name
 from simulator.printed_numbers import significant, times
 from simulator.questions.break_even import BreakEven, BreakEvenPoint
 from simulator.questions.method_map import MethodMap
@@ -34,8 +34,8 @@ def break_even_page(answer: BreakEven, methods: MethodMap | None = None) -> Page
     title = f"{scenario.name}: break-even acceptance of {speculation_name(scenario)}"
     asked = (
         f"Batches {answer.batches[0]} to {answer.batches[-1]} and contexts of "
-        f"{', '.join(f'{context:,}' for context in answer.contexts)} tokens on {scenario.deployment.hardware.name} under "
-        f"{scenario.deployment.engine.name}. Acceptance: {acceptance_source(scenario)}."
+        f"{', '.join(f'{context:,}' for context in answer.contexts)} tokens on {scenario.devices} under "
+        f"{scenario.deployment.engine.name}. Acceptance: {short_acceptance_source(scenario)}."
     )
     return Page("break-even", title, asked, _verdict(answer, methods), sections, closing_words(scenario))
 
@@ -47,7 +47,9 @@ def _verdict(answer: BreakEven, methods: MethodMap | None) -> Verdict:
         return Verdict("break-even", "neutral", (sentence,), facts=tuple(_needs(_cheapest(answer))))
     wins = [point.batch for point in row if (point.speedup or 0.0) > 1]
     outcome, tone = _outcome(row)
-    number, number_is = (f"{max(wins)}", f"largest batch tried at which {shape.name} wins") if wins else ("", "")
+    # Where the wins do not begin at batch 1 only the sentence says which they are.
+    from_one = wins == [point.batch for point in row[: len(wins)]]
+    number, number_is = (f"{max(wins)}", f"largest batch tried at which {shape.name} wins") if wins and from_one else ("", "")
     return Verdict(outcome, tone, (sentence,), number, number_is, facts=tuple(_needs(row)))
 
 
@@ -56,7 +58,10 @@ def _outcome(row: list[BreakEvenPoint]) -> tuple[str, Tone]:
     if all(wins):
         sure = all((point.speedup_low or 0.0) > 1 for point in row)
         return "wins at every batch that fits", "good" if sure else "unsure"
-    return ("wins at small batch", "unsure") if any(wins) else ("loses at every batch", "bad")
+    if not any(wins):
+        return "loses at every batch that fits", "bad"
+    # A mixture of experts may lose alone and win in company.
+    return "wins at small batch" if wins == sorted(wins, reverse=True) else "wins at some batches", "unsure"
 
 
 def _cheapest(answer: BreakEven) -> list[BreakEvenPoint]:
@@ -69,7 +74,10 @@ def _cheapest(answer: BreakEven) -> list[BreakEvenPoint]:
 def _needs(row: list[BreakEvenPoint]) -> Iterator[Fact]:
     """What the smallest and the largest batch that fit need, beside what is yielded."""
     for point in dict.fromkeys((row[0], row[-1])) if row else ():
-        rate = point.break_even_acceptance_rate
-        need = f"τ ≥ {significant(point.r)}" if rate is None else f"α ≥ {rate:.2f}"
+        rate, most = point.break_even_acceptance_rate, f"{point.shape.depth + 1} tokens"
         gained = "" if point.speedup is None else f"decode speedup {times(point.speedup)}"
-        yield Fact(need, f"to break even at batch {point.batch}, {point.shape.name}", gained)
+        what = f"to break even at batch {point.batch}, {point.shape.name}"
+        if point.r > point.shape.depth + 1:
+            yield Fact("not possible", what, f"a round costs {significant(point.r)} plain steps and yields at most {most}")
+        else:
+            yield Fact(f"τ ≥ {significant(point.r)}" if rate is None else f"α ≥ {rate:.2f}", what, gained)

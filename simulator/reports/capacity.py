@@ -10,7 +10,7 @@ from simulator.planning import BUSY_POWER_SHARE, IDLE_POWER_SHARE, Fleet
 from simulator.plots.words import drafting_name, interval
 from simulator.printed_numbers import significant, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
-from simulator.questions.sustained import LoadPoint
+from simulator.questions.sustained import FIRST, LoadPoint
 from simulator.reports.best_for import best_for_capacity, tie_in_words
 from simulator.reports.exports import exports_of, no_setting
 from simulator.reports.summary import SCHEMA_VERSION, csv_text, ending, plain_data
@@ -29,13 +29,19 @@ def capacity_sentences(answer: CapacityAnswer) -> tuple[str, ...]:
         assert plain.saturation is not None
         least = 100 * plain.sustained.points[0].rate_per_s / plain.saturation.value
         limit = plain.sustained.limited_by
-        return (f"No rate keeps the service level: {limit} is exceeded even at {least:.1g} % of what it finishes at most.",)
+        return (
+            f"No rate keeps the service level: {limit} is exceeded even at {significant(least, 1)} % of what it finishes at "
+            "most.",
+        )
     found = [_verdict(answer), *_fleets(answer)]
     limited = best.sustained.limited_by if best.sustained is not None else ""
     within = _level(answer)
+    number = f"{answer.repetitions} repetition{'s' if answer.repetitions > 1 else ''}"
+    if answer.repetitions > FIRST:
+        number = f"{FIRST} repetitions, or {answer.repetitions} where these do not tell,"
     method = (
-        f"{answer.repetitions} repetition{'s' if answer.repetitions > 1 else ''} of {answer.requests:,} requests at each rate, "
-        "the same requests for every variant; warm-up left out; 80 % intervals by batch means."
+        f"{number} of {answer.requests:,} requests at each rate, the same requests for every variant; warm-up left out; 80 % "
+        "intervals by batch means."
     )
     point = None if best.sustained is None else best.sustained.at_rate
     if point is not None and point.weighted:
@@ -281,6 +287,7 @@ def _point(point: LoadPoint) -> dict[str, Any]:
         "e2e_latency_s": point.e2e_latency_s,
         "good_share": point.good_share,
         "weighted": point.weighted,
+        "repetitions": point.repetitions,
         "output_tokens_per_s": point.output_tokens_per_s,
         "busy_fraction": point.busy_fraction,
         "mean_batch": point.mean_batch,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.plots.words import drafting_name, interval, short_name, speculation_name
+from simulator.plots.words import devices_of, drafting_name, interval, short_name, speculation_name
 from simulator.printed_numbers import significant, times
 from simulator.questions.capacity import CapacityAnswer, CapacityRow
+from simulator.reports.best_for import FILLED
 from simulator.reports.capacity import (
     capacity_doubts,
     capacity_notes,
@@ -33,10 +34,9 @@ def capacity_page(answer: CapacityAnswer) -> Page:
         *(Section(f"Devices for {significant(answer.demand_per_s)} requests per second", (table,)) for table in fleets),
         *closing_sections(scenario, (*capacity_doubts(answer), *answer.warnings)),
     ]
-    devices = f"{deployment.devices} × " if deployment.devices > 1 else ""
     drafts = f" and {speculation_name(scenario)}" if deployment.speculative else ""
     asked = (
-        f"{short_name(deployment.target.name)}{drafts} on {devices}{deployment.hardware.name} under {deployment.engine.name}; "
+        f"{short_name(deployment.target.name)}{drafts} on {devices_of(deployment)} under {deployment.engine.name}; "
         f"{answer.mean_prompt_tokens:,.0f} prompt and {answer.mean_output_tokens:,.0f} output tokens on average. Each variant "
         "serves the same requests at every rate."
     )
@@ -53,6 +53,8 @@ def _settings(answer: CapacityAnswer) -> Iterator[Block]:
         return
     if best is None or best is answer.plain or best.verdict == "close":
         yield Text("No gain is certain; the settings below are those that carry most of all that drafts.")
+    elif not _filled(best):
+        yield Text("These are for filled copies; at this demand set what run names.")
     yield from settings_blocks(server)
 
 
@@ -68,10 +70,22 @@ def _verdict(answer: CapacityAnswer) -> Verdict:
         how = drafting_name(answer.scenario, top.label)
         number = times(top.gain.value)
         number_is = f"the requests per second that are carried without speculation: {rate} with {how}"
-    advice = (
-        "" if best.fleet is None else f"Serve with {_name(answer, best)}: {devices_in_words(best.fleet.devices)} for this demand."
-    )
-    return Verdict(outcome, tone, sentences, number, number_is, top.gain, tuple(_facts(answer, top)), advice)
+    return Verdict(outcome, tone, sentences, number, number_is, top.gain, tuple(_facts(answer, top)), _advice(answer, best))
+
+
+def _advice(answer: CapacityAnswer, best: CapacityRow) -> str:
+    """How many devices, and with which setting: what carries most is not what is quickest on copies that are hardly filled."""
+    if best.fleet is None:
+        return ""
+    devices, named = f"{devices_in_words(best.fleet.devices)} for this demand", _name(answer, best)
+    if answer.drafting is None or _filled(best):
+        return f"Serve with {named}: {devices}."
+    return f"{devices}, filled to {100 * best.fleet.load:.0f} %: set what run names. Filled copies carry most with {named}."
+
+
+def _filled(best: CapacityRow) -> bool:
+    """Whether the demand, where there is one, fills copies so far that what carries most is what to set."""
+    return best.fleet is None or best.fleet.load >= FILLED
 
 
 def _name(answer: CapacityAnswer, row: CapacityRow) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from simulator.plots.words import interval, is_known
 from simulator.printed_numbers import milliseconds, significant, times
 from simulator.questions.comparison import Alternative, ComparedScenarios, MemoryTaken
+from simulator.reports.summary import SCHEMA_VERSION, plain_data
 
 _NOTHING = "–"
 
@@ -52,10 +52,10 @@ def _speed(row: Alternative, base_s: float) -> list[str]:
     if row.plain_tpot_s is None or row.gain is None or row.r is None:
         return [row.name, *[_NOTHING] * 9]
     return [
-        row.name, str(row.num_speculative_tokens), _range(row.mean_acceptance_lengths), significant(row.r),
-        significant(1e3 * row.plain_tpot_s), _range(tuple(1e3 * seconds for seconds in row.tpot_s)),
+        row.name, str(row.num_speculative_tokens), range_of(row.mean_acceptance_lengths), significant(row.r),
+        significant(1e3 * row.plain_tpot_s), range_of(tuple(1e3 * seconds for seconds in row.tpot_s)),
         times(row.gain.value), interval(row.gain), row.verdict,
-        _range(_over_base(row, base_s)) + "×",
+        range_of(_over_base(row, base_s)) + "×",
     ]  # fmt: skip
 
 
@@ -88,17 +88,19 @@ def comparison_notes(answer: ComparedScenarios) -> list[str]:
 
 def comparison_summary(answer: ComparedScenarios) -> dict[str, Any]:
     """The answer as JSON-able data; seconds, bytes, tokens."""
-    return {
-        "schema_version": 1,
+    summary = {
+        "schema_version": SCHEMA_VERSION,
         "by": answer.axis,
         "sentence": comparison_sentence(answer),
         "base_tpot_s": answer.base_tpot_s,
         "rows": [
-            {**asdict(row), "verdict": row.verdict, "speedup_over_base": _over_base(row, answer.base_tpot_s)}
+            {**plain_data(row), "verdict": row.verdict, "speedup_over_base": _over_base(row, answer.base_tpot_s)}
             for row in answer.rows
         ],
         "notes": comparison_notes(answer),
     }
+    data: dict[str, Any] = plain_data(summary)
+    return data
 
 
 def _over_base(row: Alternative, base_s: float) -> tuple[float, ...]:
@@ -106,6 +108,7 @@ def _over_base(row: Alternative, base_s: float) -> tuple[float, ...]:
     return tuple(base_s / seconds for seconds in row.tpot_s)
 
 
-def _range(values: tuple[float, ...]) -> str:
+def range_of(values: tuple[float, ...]) -> str:
+    """One number, or the lowest and the highest."""
     low, high = min(values), max(values)
     return significant(low) if significant(low) == significant(high) else f"{significant(low)}–{significant(high)}"

@@ -9,6 +9,7 @@ from simulator.plots.words import interval, ways_in_words
 from simulator.printed_numbers import significant, times
 from simulator.questions.explanation import Explanation
 from simulator.reports.sensitivity import sensitivity_sentences, sensitivity_summary
+from simulator.reports.summary import SCHEMA_VERSION, plain_data
 from simulator.simulation import cause_in_words
 
 NOTHING = "–"
@@ -81,7 +82,7 @@ def doubt_table(answer: Explanation) -> tuple[list[str], list[list[str]]]:
     """The coefficients that move R most, with their source."""
     rows = [
         [
-            doubt.name.replace("draft_step_overhead_s.", "draft step, "),
+            doubt.name,
             NOTHING if doubt.quantity is None else f"{doubt.quantity.value:.3g}",
             "table" if doubt.quantity is None else doubt.quantity.source,
             f"{100 * doubt.moves_r:+.1f} %",
@@ -107,8 +108,8 @@ def _ms(seconds: float) -> str:
 def explanation_summary(answer: Explanation) -> dict[str, Any]:
     """The answer as JSON-able data; seconds, fractions."""
     speedup = answer.speedup
-    return {
-        "schema_version": 1,
+    summary = {
+        "schema_version": SCHEMA_VERSION,
         "verdict": answer.verdict,
         "num_speculative_tokens": answer.num_speculative_tokens,
         "compared": list(answer.among),
@@ -150,3 +151,5 @@ def explanation_summary(answer: Explanation) -> dict[str, Any]:
         "warnings": list(answer.warnings),
         "unmeasured": list(unmeasured(answer.deployment).parts),
     }
+    data: dict[str, Any] = plain_data(summary)
+    return data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from simulator.plots.words import interval, short_name
+from simulator.plots.words import devices_of, interval, short_name
 from simulator.printed_numbers import significant, times
 from simulator.questions.explanation import Explanation
 from simulator.reports.explanation import doubt_sentences, doubt_table, explanation_sentences, explanation_table
@@ -17,14 +17,16 @@ OUTCOMES: Mapping[str, tuple[str, Tone]] = {
     "win": ("speculation wins", "good"),
     "lose": ("speculation loses", "bad"),
     "close": ("too close to call", "unsure"),
-    "": ("break-even", "neutral"),
+    "": ("what it takes to break even", "neutral"),
 }
+NEVER_WINS: tuple[str, Tone] = ("loses at any acceptance", "bad")
+NOT_SERVED: tuple[str, Tone] = ("cannot be served so", "bad")
 
 
 def explanation_page(answer: Explanation, name: str = "") -> Page:
     """The report of an explanation. name: of its scenario, "" for an operating point from flags."""
     deployment, moved = answer.deployment, answer.sensitivity
-    outcome, tone = OUTCOMES[answer.verdict]
+    outcome, tone = _outcome(answer)
     first, *others = explanation_sentences(answer)
     number, number_is = f"R = {significant(answer.r.value)}", "plain steps a round costs: the tokens it must yield to break even"
     if answer.speedup is not None:
@@ -40,14 +42,20 @@ def explanation_page(answer: Explanation, name: str = "") -> Page:
     ]
     if answer.warnings:
         sections.append(Section("Warnings", (Bullets(answer.warnings),)))
-    devices = f"{deployment.devices} × " if deployment.devices > 1 else ""
     asked = (
-        f"{short_name(deployment.target.name)} with {deployment.method_name} on {devices}{deployment.hardware.name} under "
+        f"{short_name(deployment.target.name)} with {deployment.method_name} on {devices_of(deployment)} under "
         f"{deployment.engine.name}, at batch {answer.batch} and {answer.context_tokens:,.0f} tokens of context. Decode only."
     )
     used = ", ".join(f"{package} {number}" for package, number in versions().items())
-    title = f"{name or short_name(deployment.target.name)}: why {outcome}"
+    whose = name or short_name(deployment.target.name)
+    title = f"{whose}: {'why ' if answer.verdict else ''}{outcome}"
     return Page("explain", title, asked, verdict, tuple(sections), f"Versions: {used}.")
+
+
+def _outcome(answer: Explanation) -> tuple[str, Tone]:
+    if answer.speedup is not None and not answer.verdict:
+        return NOT_SERVED
+    return NEVER_WINS if answer.speedup is None and answer.r.value > answer.shape.depth + 1 else OUTCOMES[answer.verdict]
 
 
 def _facts(answer: Explanation) -> Iterator[Fact]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from simulator.cost.spread import Estimate
 from simulator.plots.inline import InlineFigure, colour_rules
-from simulator.plots.words import interval
-from simulator.printed_numbers import times
+from simulator.plots.words import interval, is_known
+from simulator.printed_numbers import times, unbroken
 from simulator.reports.page import Figure, Page, Section
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def _environment() -> Environment:
         "breakable": _breakable,
         "short_source": lambda text: text.partition(": ")[0],
         "slug": _slug,
+        "whole_words": lambda text: text.replace("-", "\u2011"),  # a title in large type does not break at hyphens
         "first_upper": lambda text: text[:1].upper() + text[1:],
     }
     return found
@@ -73,15 +74,14 @@ def _rich(text: str) -> str:
     """Text with what stands between backquotes as code, escaped; ``γ = 5`` and ``80 %`` stay in one line."""
     from markupsafe import Markup, escape
 
-    joined = re.sub(r"(?<=[γτRα*]) = (?=\d)|(?<=\d) (?=%)", lambda space: space[0].replace(" ", "\u00a0"), text)
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(joined))))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(unbroken(text)))))
 
 
 def _breakable(text: object) -> str:
-    """Escaped text that may break after the underscores of a long name."""
+    """Text that is escaped already, which may break after the underscores of a long name."""
     from markupsafe import Markup
 
-    return Markup(str(text).replace("_", "_<wbr>"))
+    return Markup(str(text).replace("_", "_<wbr>"))  # Markup itself would escape the tag
 
 
 def _slug(title: str) -> str:
@@ -104,8 +104,10 @@ class _Bar:
     alt: str
 
 
-def _bar(gain: Estimate) -> _Bar:
-    """The interval of a gain on a logarithmic line that also shows 1, no change."""
+def _bar(gain: Estimate) -> _Bar | None:
+    """The interval of a gain on a logarithmic line that also shows 1, no change; None where requests were too few for one."""
+    if not is_known(gain):
+        return None
     left, right = math.log(min(gain.low, 1.0) / BAR_ROOM), math.log(max(gain.high, 1.0) * BAR_ROOM)
 
     def place(value: float) -> float:

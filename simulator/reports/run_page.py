@@ -15,7 +15,7 @@ from simulator.reports.page import Block, Bullets, Fact, Figure, Page, Section, 
 from simulator.reports.sensitivity import sensitivity_sentences
 from simulator.reports.sources import closing_sections, closing_words
 from simulator.reports.variants import run_table
-from simulator.reports.verdict import RATES, Answer, answer, ends, gets_worse, headline, subject
+from simulator.reports.verdict import RATES, Answer, answer, ends, gets_worse, headline, inverse, subject
 from simulator.scenario import Scenario
 from simulator.simulation import Comparison, SimulationResult, speculative_servers
 
@@ -72,13 +72,14 @@ def _number(result: SimulationResult, chosen: Comparison) -> tuple[str, str, Est
         return (
             f"{times(low.value)} to {times(high.value)}",
             f"gain in {chosen.metric} {how}, by acceptance",
-            Estimate(low.value, low.low, high.high),
+            Estimate(low.value, low.low, high.high) if is_known(low) and is_known(high) else None,
         )
     gain, known = chosen.gain, chosen.gain if is_known(chosen.gain) else None
     if chosen.metric in RATES:
         return times(gain.value), f"the {chosen.metric} of no speculation, {how}", known
-    shown, way = (gain.value, "shorter") if gain.value >= 1 else (1 / gain.value, "longer")
-    return times(shown), f"{way} {chosen.metric} {how}", known
+    if gain.value >= 1:
+        return times(gain.value), f"shorter {chosen.metric} {how}", known
+    return times(1 / gain.value), f"longer {chosen.metric} {how}", known and inverse(known)
 
 
 def _facts(chosen: Comparison) -> Iterator[Fact]:
@@ -106,8 +107,9 @@ def _asked(result: SimulationResult) -> str:
     deployment, workload = scenario.deployment, scenario.file.workload
     lengths = f"lengths of {workload.requests.trace}" if workload.requests else "lengths stated in the scenario"
     drafts = f" and {speculation_name(scenario)}" if deployment.speculative else ""
+    process = workload.arrivals.process.replace("_", " ")
     return (
-        f"{len(result.requests):,} requests ({workload.arrivals.process} arrivals, {lengths}) for "
+        f"{len(result.requests):,} requests ({process} arrivals, {lengths}) for "
         f"{short_name(deployment.target.name)}{drafts} on {scenario.devices} under {deployment.engine.name}. "
         + "".join(f"{sentence} " for sentence in _in_common(scenario))
         + "Every variant serves the same requests with the same randomness."

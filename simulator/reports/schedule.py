@@ -12,7 +12,7 @@ from simulator.draft_policy import ByBatch
 from simulator.draft_tree import Tree
 from simulator.interchange.engine_settings import ENGINES as EXPRESSIBLE
 from simulator.interchange.engine_settings import VARYING_GAMMA, NotExpressibleError, Snippet, snippets
-from simulator.plots.words import interval
+from simulator.plots.words import batches_in_words, interval
 from simulator.printed_numbers import times
 from simulator.questions.schedule import ScheduleAnswer
 from simulator.questions.schedule_prices import Range
@@ -44,17 +44,30 @@ def _own_sentences(answer: ScheduleAnswer) -> tuple[str, ...]:
         return (first, *beside)
     gain, alone = _told(answer.gain, answer), f"{fastest} alone" if answer.fastest_fixed else fastest
     if answer.needed:
-        return (f"Vary γ with the batch: {answer.metric} {gain} than with {alone}.", _words(answer.table), *beside)
+        return (
+            f"Vary γ with the batch: {answer.metric} {gain} than with {alone}{_within(answer)}.",
+            _words(answer.table),
+            *beside,
+        )
     what = "the table, chosen point by point, loses" if answer.worse else "what the table gains is below noise"
-    first = f"No schedule needed: {what}: {answer.metric} {gain} than with {alone}."
+    first = f"No schedule needed: {what}: {answer.metric} {gain} than with {alone}{_within(answer)}."
     return (first, *beside, f"For the record: {_words(answer.table)}")
 
 
 def _off(answer: ScheduleAnswer) -> str:
     """That nothing drafted gains, and what comes nearest; a table that varies γ too."""
-    gamma, gain = max(((gamma, gain) for gamma, gain in answer.fixed_gains if gamma), key=lambda pair: pair[1])
+    gain = gain_in_words(answer.over_none)
     table = "" if answer.gain is None else f", and γ by batch {_told(answer.gain, answer)} than none"
-    return f"Leave speculation off: of every fixed γ the best, γ = {gamma}, comes to {times(gain)} in {answer.metric}{table}."
+    best = f"of every fixed γ the best, γ = {answer.nearest}, comes to {gain} in {answer.metric}"
+    return f"Leave speculation off: {best} on {len(answer.held_out_seeds)} seeds that did not choose it{table}."
+
+
+def _within(answer: ScheduleAnswer) -> str:
+    """How many requests a gain in goodput is."""
+    if answer.within is None:
+        return ""
+    table, fixed, requests = answer.within
+    return f": {table:,} instead of {fixed:,} of {requests:,} requests are within the service level"
 
 
 def _told(gain: Estimate, answer: ScheduleAnswer) -> str:
@@ -124,7 +137,7 @@ def _value(gain: Estimate) -> str:
 
 def _words(table: tuple[Range, ...]) -> str:
     parts = [
-        f"{'no drafts' if gamma == 0 else f'γ = {gamma}'} at batch {first}{f' to {last}' if last > first else ''}"
+        f"{'no drafts' if gamma == 0 else f'γ = {gamma}'} at batch {batches_in_words(first, last)}"
         for first, last, gamma in table
     ]
     return f"{', '.join(parts)}."
@@ -156,7 +169,8 @@ def schedule_map(answer: ScheduleAnswer) -> Table:
 
 def fixed_title(answer: ScheduleAnswer) -> str:
     """What the table of fixed γ holds."""
-    return f"Gain (×) of each fixed γ in {answer.metric}, at seed {answer.scenario.file.seed}"
+    seed = answer.scenario.file.seed
+    return f"Gain (×) of each fixed γ in {answer.metric} at seed {seed}, which chose among them and flatters the best"
 
 
 def fixed_table(answer: ScheduleAnswer) -> Table:
@@ -245,9 +259,10 @@ def _method_summary(answer: ScheduleAnswer) -> dict[str, Any]:
         "fastest_fixed": answer.fastest_fixed,
         "metric": answer.metric,
         "remark": answer.remark or None,
-        "fixed_gains": {str(gamma): gain for gamma, gain in answer.fixed_gains},
+        "fixed_gains_at_own_seed": {str(gamma): gain for gamma, gain in answer.fixed_gains},
         "gain_over_best_fixed": answer.gain,
         "gain_over_no_speculation": answer.over_none,
+        "within_service_level": answer.within,
         "map": answer.cells,
         "engine_settings": [
             {"engine": engine, "snippets": found, "reason": reason or None} for engine, found, reason in schedule_snippets(answer)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.plots.words import short_name, speculation_name
+from simulator.plots.words import batches_in_words, short_name, speculation_name
 from simulator.printed_numbers import times
 from simulator.questions.schedule import ScheduleAnswer
-from simulator.reports.page import Block, Code, Fact, Figure, Page, Section, Table, Text, Verdict
+from simulator.reports.exports import engine_of, snippet_blocks
+from simulator.reports.page import Block, Fact, Figure, Page, Section, Table, Text, Verdict
 from simulator.reports.schedule import (
     fixed_table,
     fixed_title,
@@ -47,16 +48,16 @@ def schedule_page(answer: ScheduleAnswer) -> Page:
         *closing_sections(scenario, answer.remarks),
     )
     asked = (
-        f"{short_name(deployment.target.name)} with {speculation_name(scenario)} on {deployment.devices} × "
-        f"{deployment.hardware.name} under {deployment.engine.name}."
+        f"{short_name(deployment.target.name)} with {speculation_name(scenario)} on {scenario.devices} "
+        f"under {deployment.engine.name}."
     )
     return Page("schedule", f"{scenario.name}: {outcome}", asked, verdict, sections, closing_words(scenario))
 
 
 def _facts(answer: ScheduleAnswer) -> Iterator[Fact]:
     if answer.needed:
-        for first, last, gamma in answer.table[:4]:
-            yield Fact("off" if gamma == 0 else f"γ = {gamma}", f"at batch {first} to {last}")
+        for first, last, gamma in answer.table:
+            yield Fact("off" if gamma == 0 else f"γ = {gamma}", f"at batch {batches_in_words(first, last)}")
     else:
         gained = "" if answer.off else f"{answer.metric}, {gain_in_words(answer.over_none)} against none"
         yield Fact("off" if answer.best_fixed == 0 else f"γ = {answer.best_fixed}", "at every batch", gained)
@@ -66,8 +67,4 @@ def _settings(answer: ScheduleAnswer) -> Iterator[Block]:
     for engine, found, reason in schedule_snippets(answer):
         if reason:
             yield Text(f"{engine}: {reason}.")
-        for snippet in found:
-            where = f"in `{snippet.file}`" if snippet.file else "on the command line"
-            yield Code(snippet.text, f"For {engine}, {where}:", "" if snippet.file else "sh")
-            if snippet.notes:
-                yield Text(f"Mind: {'; '.join(snippet.notes)}.")
+        yield from snippet_blocks(found, engine_of(answer.scenario))

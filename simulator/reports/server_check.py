@@ -9,6 +9,7 @@ from simulator.interchange.engine_settings import Snippet
 from simulator.printed_numbers import milliseconds, significant, times
 from simulator.questions.server_check import DRAFT_SHARE, TIME_PER_TOKEN, Compared, ServerCheck
 from simulator.reports.exports import exported
+from simulator.reports.summary import SCHEMA_VERSION, plain_data
 from simulator.spec import SpecError
 
 # Two runs that differ by less say nothing: a run repeated differs by as much.
@@ -53,8 +54,8 @@ def check_rows(check: ServerCheck) -> list[tuple[str, ...]]:
 
 def check_summary(check: ServerCheck) -> dict[str, Any]:
     """The JSON document of a check."""
-    return {
-        "schema_version": 1,
+    summary = {
+        "schema_version": SCHEMA_VERSION,
         "verdict": check.verdict,
         "measured_gain": check.measured_gain,
         "rows": [{**asdict(row), "error": row.error, "inside": row.inside} for row in check.rows],
@@ -62,6 +63,8 @@ def check_summary(check: ServerCheck) -> dict[str, Any]:
         "settings": [asdict(snippet) for snippet in settings_of_check(check)],
         "recipe": None if check.recipe is None else asdict(check.recipe),
     }
+    data: dict[str, Any] = plain_data(summary)
+    return data
 
 
 def _shown(row: Compared, value: float) -> str:

@@ -14,6 +14,7 @@ from simulator.hardware import Quantity
 from simulator.interchange.observed import ObservedRun
 from simulator.printed_numbers import significant
 from simulator.questions.server_fit import EngineOfServer, FittedConstant, FittedPoint
+from simulator.reports.summary import SCHEMA_VERSION, plain_data
 from simulator.serving_engine import ServingEngine
 from simulator.spec import Problem, SpecError, check, parse_yaml
 from simulator.whole_file import write_whole
@@ -75,8 +76,8 @@ def _shown(name: str, quantity: Quantity) -> str:
 
 def fit_summary(answer: EngineOfServer) -> dict[str, Any]:
     """The JSON document of a fit; seconds."""
-    return {
-        "schema_version": 1,
+    summary = {
+        "schema_version": SCHEMA_VERSION,
         "base": answer.base_name,
         "constants": [_constant(constant) for constant in answer.constants],
         "runs": [_run(point) for point in answer.points],
@@ -84,6 +85,8 @@ def fit_summary(answer: EngineOfServer) -> dict[str, Any]:
         "mean_error_left_out": _mean_error(answer, "left_out_s"),
         "notes": list(answer.notes),
     }
+    data: dict[str, Any] = plain_data(summary)
+    return data
 
 
 def _constant(constant: FittedConstant) -> dict[str, Any]:
@@ -134,6 +137,7 @@ def engine_profile_text(answer: EngineOfServer, files: Sequence[Path]) -> str:
     for constant in answer.fitted:
         _put(data, constant)
     data["name"] = f"{engine.name}, fitted to one server"
+    data.pop("until", None)  # a server has one version
     # What is known of other devices is said by the constants' own doubts, not by where the base engine was fitted.
     data["measured"] = measured_in([answer.scenario.deployment]).model_dump()
     data["sources"] = [

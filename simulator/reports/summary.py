@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import platform
 from collections.abc import Mapping, Sequence
@@ -168,11 +170,14 @@ def break_even_csv(answer: BreakEven) -> str:
     return csv_text([break_even_row(point) for point in answer.points])
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows of equal keys as CSV, numbers to six digits."""
-    header = list(rows[0]) if rows else []
-    lines = [",".join(header), *(",".join(_cell(row[name]) for name in header) for row in rows)]
-    return "\n".join(lines) + "\n"
+def csv_text(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
+    """Rows as CSV, numbers to six digits, blank where a row has nothing to say. columns: left out, those of the first row."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    header = columns if columns is not None else list(rows[0]) if rows else []
+    writer.writerow(header)
+    writer.writerows([csv_cell(row.get(name)) for name in header] for row in rows)
+    return text.getvalue()
 
 
 def break_even_row(point: BreakEvenPoint) -> dict[str, Any]:
@@ -193,7 +198,8 @@ def break_even_row(point: BreakEvenPoint) -> dict[str, Any]:
     }
 
 
-def _cell(value: object) -> str:
+def csv_cell(value: object) -> str:
+    """Numbers to six digits, truth in lower case, blank for None."""
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -98,20 +98,26 @@ def _context_rows(answer: BreakEven, context: int) -> list[list[str]]:
     for shape in dict.fromkeys(shape for shape, _ in points):
         row = [shape.name if shape.is_chain else f"{shape.name}, τ*" if chains else shape.name.removeprefix("tree ")]
         for batch in answer.batches:
-            text, fits = _needed(points[shape, batch]), points[shape, batch].fits
-            row.append(text if fits else f"({text})")
+            row.append(_bracketed(_needed(points[shape, batch]), points[shape, batch].fits))
         rows.append(row)
     best = {cell.batch: cell for cell in answer.best if cell.context_tokens == context}
     if best:
         rows.append(
-            ["best γ" if all(shape.is_chain for shape, _ in points) else "best", *(best[batch].name for batch in answer.batches)]
+            [
+                "best γ" if all(shape.is_chain for shape, _ in points) else "best",
+                *(_bracketed(best[batch].name, best[batch].fits) for batch in answer.batches),
+            ]
         )
-        rows.append(["speedup", *(times(best[batch].speedup) for batch in answer.batches)])
+        rows.append(["speedup", *(_bracketed(times(best[batch].speedup), best[batch].fits) for batch in answer.batches)])
     for label in dict.fromkeys(choice.label for choice in answer.policies):
         drafted = [each for each in answer.policies if (each.label, each.context_tokens) == (label, context)]
         rows.append([label, *(str(each.num_speculative_tokens or "off") for each in drafted)])
         rows.append(["speedup", *(times(each.speedup) for each in drafted)])
     return rows
+
+
+def _bracketed(text: str, fits: bool) -> str:
+    return text if fits else f"({text})"
 
 
 def _needed(point: BreakEvenPoint) -> str:

@@ -114,12 +114,13 @@ def _changed(comparison: Comparison) -> str:
     gain, metric = comparison.gain, comparison.metric
     better = gain.value >= 1
     if metric not in RATES:
-        shown = gain if better else _inverse(gain)
+        shown = gain if better else inverse(gain)
         return f"{metric} {times(shown.value)} {'shorter' if better else 'longer'} (80 % interval {interval(shown)})"
     return f"{metric} {times(gain.value)} that of no speculation (80 % interval {interval(gain)})"
 
 
-def _inverse(gain: Estimate) -> Estimate:
+def inverse(gain: Estimate) -> Estimate:
+    """The same told of its reciprocal: longer instead of shorter."""
     return Estimate(1 / gain.value, 1 / gain.high, 1 / gain.low)
 
 

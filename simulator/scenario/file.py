@@ -10,7 +10,7 @@ from simulator.acceptance import AcceptanceSpec
 from simulator.cost.parallelism import Parallelism
 from simulator.hardware import HardwareOverride
 from simulator.kernel_switches import KernelSwitches
-from simulator.number_format import CacheFormat, WeightFormat
+from simulator.number_format import BY_NAME, CacheFormat, WeightFormat
 from simulator.planning import PlanningSpec
 from simulator.serving import RouterName
 from simulator.serving_engine import KVTransferKind
@@ -93,8 +93,8 @@ class TargetSpec(Spec):
     """
 
     model: str
-    weights: WeightFormat | None = None
-    kv_cache: CacheFormat = "bf16"
+    weights: Annotated[WeightFormat, BY_NAME] | None = None
+    kv_cache: Annotated[CacheFormat, BY_NAME] = "bf16"
 
 
 class AlternativeSpec(Spec):

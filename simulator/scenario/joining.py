@@ -16,6 +16,7 @@ from simulator.speculation import (
     Speculation,
     default_drafter_weights,
     mixed_warning,
+    unread_warning,
     weights_warning,
 )
 from simulator.workload import RequestSource, shares_prefixes
@@ -41,11 +42,11 @@ def deployment_of(
     kv_tokens = None
     if speculation is not None and speculation.method == "sparse_kv":
         kv_tokens = speculation.draft_kv_tokens or DEFAULT_DRAFT_KV_TOKENS
-    weights = _target_weights(reading, spec)
+    weights = engine.stored(_target_weights(reading, spec))
     model = reading.document.beside(spec.model)
     reading.warnings.extend((*mixed_warning(model, target, weights), *tower_note(model)))
     own = hardware if remote is None else remote.hardware
-    drafter_weights = _drafter_weights(reading, speculation, weights, own, drafter)
+    drafter_weights = engine.stored(_drafter_weights(reading, speculation, weights, own, drafter))
     return Deployment(
         hardware, engine, target, weights, spec.kv_cache, parallel.tensor_parallel_size,
         speculation.method if speculation else "none", drafter, drafter_weights, draft_size if drafter is not None else 1,
@@ -56,7 +57,10 @@ def deployment_of(
 def _target_weights(reading: Reading, spec: TargetSpec) -> str:
     model = reading.document.beside(spec.model)
     reading.warnings.extend(weights_warning(spec.weights, stored_weights(model)))
-    return spec.weights or published_weights(model) or "bf16"
+    found = spec.weights or published_weights(model)
+    if found is None:
+        reading.warnings.extend(unread_warning(model, "bf16", "target.weights"))
+    return found or "bf16"
 
 
 def _drafter_weights(
@@ -66,9 +70,11 @@ def _drafter_weights(
         return hardware.wide_dtype
     if speculation.drafter_weights is not None:
         return speculation.drafter_weights
-    stored = None if speculation.drafter is None else stored_weights(reading.document.beside(speculation.drafter))
+    named = None if speculation.drafter is None else reading.document.beside(speculation.drafter)
+    stored = None if named is None else stored_weights(named)
     chosen, warning = default_drafter_weights(speculation.method, weights, hardware.wide_dtype, stored, drafter)
-    reading.warnings.extend([warning] if warning else [])
+    unread = unread_warning(named, chosen, "speculation.drafter_weights")
+    reading.warnings.extend(unread or ([warning] if warning else []))
     return chosen
 
 

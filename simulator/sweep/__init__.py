@@ -8,7 +8,7 @@ from simulator.sweep.answers import QUESTIONS, Row, keys_of_question, question_o
 from simulator.sweep.axes import Axis, axis_of, read_axis
 from simulator.sweep.cells import Grid, grid_of
 from simulator.sweep.sweep import Failure, SweepResult, idle_keys, sweep
-from simulator.sweep.tables import table_csv, table_of, write_tables
+from simulator.sweep.tables import table_of, write_tables
 
 __all__ = [
     "QUESTIONS",
@@ -24,7 +24,6 @@ __all__ = [
     "question_of",
     "read_axis",
     "sweep",
-    "table_csv",
     "table_of",
     "write_tables",
 ]

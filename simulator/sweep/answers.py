@@ -67,9 +67,9 @@ def _predicted_variant(scenario: Scenario, shape: Tree, policy: PolicySpec, batc
     named, chain = {"policy": choice.label}, Tree.chain(choice.num_speculative_tokens)
     if choice.num_speculative_tokens:
         return named | _predicted_shape(scenario, chain, batch, context)
-    resting = Estimate(choice.speedup, choice.speedup, choice.speedup)
+    resting = Estimate(choice.speedup, choice.speedup_low, choice.speedup_high)
     off = named | _shape(chain) | {"batch_size": batch, "context_tokens": context} | _verdict(resting)
-    return off | {"speedup": choice.speedup, "mean_acceptance_length": 1.0}
+    return off | _estimate("speedup", resting) | {"mean_acceptance_length": 1.0}
 
 
 def _predicted_shape(scenario: Scenario, shape: Tree, batch: int, context: int) -> Row:
@@ -160,6 +160,8 @@ def _broken_even_by(answer: BreakEven) -> Iterator[Row]:
             "batch_size": each.batch,
             "context_tokens": each.context_tokens,
             "speedup": each.speedup,
+            "speedup_low": each.speedup_low,
+            "speedup_high": each.speedup_high,
         }
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from simulator.reports.summary import csv_cell, csv_text
 from simulator.spec import Problem, SpecError
 from simulator.whole_file import whole_file, write_whole
 
@@ -39,27 +38,12 @@ def _flat(value: object) -> object:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, tuple, dict)) else value
 
 
-def table_csv(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> str:
-    """Numbers to six digits, blank where a row has nothing to say."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
-    return text.getvalue()
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
 def write_tables(result: SweepResult, folder: Path) -> tuple[Path, ...]:
     """cells.csv and, where pyarrow is installed, cells.parquet, each whole or not there. Raises `SpecError`."""
     columns, rows = table_of(result)
     paths = [folder / "cells.csv"]
     try:
-        write_whole(paths[0], table_csv(columns, rows))
+        write_whole(paths[0], csv_text(rows, columns))
         if find_spec("pyarrow") is not None:
             paths.append(folder / "cells.parquet")
             _write_parquet(paths[1], columns, rows)
@@ -84,4 +68,4 @@ def _column(values: list[Any]) -> list[Any]:
         return values
     if kinds == {int, float}:
         return [None if value is None else float(value) for value in values]
-    return [None if value is None else _cell(value) for value in values]
+    return [None if value is None else csv_cell(value) for value in values]

@@ -18,12 +18,13 @@ from simulator.prediction import COLUMNS, as_row
 from simulator.questions.accuracy import Scored, as_shipped, fits_left_out, scored_without
 from simulator.questions.engine_fit import CONSTANTS, EngineFit
 from simulator.questions.interval_fit import covered, first_residuals, fitted_doubts, residuals
-from simulator.questions.published_cases import FOLDER, published_cases, table_path
+from simulator.questions.published_cases import published_cases, table_path
 from simulator.questions.unseen_runs import first_scored, later_sets, scored_now
 from simulator.reports.accuracy import accuracy_markdown
 from simulator.reports.unseen_runs import unseen_markdown
 from simulator.serving_engine import Measured
 from simulator.spec import Problem, SpecError
+from simulator.unseen_sets import FOLDER
 from simulator.whole_file import write_whole
 
 BEGIN = "<!-- computed by `python -m simulator validate --published --page`: do not edit by hand -->"

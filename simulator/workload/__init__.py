@@ -8,7 +8,7 @@ latency, `dataset_lengths.py` for the usual lengths of benchmarks.
 from __future__ import annotations
 
 from simulator.workload.dataset_lengths import DatasetLengths, dataset_names, usual_lengths
-from simulator.workload.drawing import requests_of, shares_prefixes, source_problems
+from simulator.workload.drawing import lengths_by_law, requests_of, shares_prefixes, source_problems
 from simulator.workload.profile import ProfileArrivals, RequestSource, WorkloadProfile, load_workload_profile, profile_ids
 from simulator.workload.quantities import MAX_TOKENS, Floats, Integers
 from simulator.workload.request import Content, Request, again, by_turns, content_of, mean_context_tokens
@@ -34,6 +34,7 @@ __all__ = [
     "by_turns",
     "content_of",
     "dataset_names",
+    "lengths_by_law",
     "load_workload_profile",
     "mean_context_tokens",
     "profile_ids",

@@ -107,6 +107,21 @@ def _in_sessions(spec: WorkloadSpec, sessions: SessionsSpec, said: Integers, out
     return tuple(requests)
 
 
+def lengths_by_law(spec: WorkloadSpec, n: int, source: RequestSource | None) -> tuple[Integers, Integers]:
+    """(prompt tokens, output tokens) of n requests as the workload has them on the whole: one from each nth part of every
+    distribution, in no order, so that means and tails are the law's. Not of a recorded trace, which has none."""
+    rng = np.random.default_rng([0, *b"lengths by law"])
+    shares = np.stack([(rng.permutation(n) + rng.random(n)) / n for _ in range(3)], axis=1)
+    if isinstance(source, WorkloadProfile):
+        return source.lengths_at(shares)
+    assert spec.lengths is not None  # a trace is excluded
+    found = [
+        np.full(n, length, dtype=np.int64) if isinstance(length, int) else length.at(shares[:, column])
+        for column, length in enumerate((spec.lengths.prompt, spec.lengths.output))
+    ]
+    return found[0], found[1]
+
+
 def _lengths(spec: WorkloadSpec, n: int, seed: int, source: RequestSource | None) -> tuple[Integers, Integers]:
     if isinstance(source, RequestTrace):
         return source.prompt_tokens[:n], source.output_tokens[:n]

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Discriminator, Tag, model_validator
 
 from simulator.spec import Spec
-from simulator.workload.quantities import Integers, Tokens, whole_tokens
+from simulator.workload.quantities import Floats, Integers, Tokens, whole_tokens
 
 
 class LognormalLengths(Spec):
@@ -38,6 +38,12 @@ class LognormalLengths(Spec):
     def sample(self, n: int, rng: np.random.Generator) -> Integers:
         return whole_tokens(self.median * np.exp(self.sigma * rng.standard_normal(n)))
 
+    def at(self, shares: Floats) -> Integers:
+        """The counts up to which these shares of all lie."""
+        from scipy.special import ndtri  # slow to load
+
+        return whole_tokens(self.median * np.exp(self.sigma * ndtri(shares)))
+
 
 class UniformLengths(Spec):
     """Whole token counts from `low` to `high`, both included, equally likely."""
@@ -57,7 +63,11 @@ class UniformLengths(Spec):
         return (self.low + self.high) / 2
 
     def sample(self, n: int, rng: np.random.Generator) -> Integers:
-        return self.low + np.floor(rng.random(n) * (self.high - self.low + 1)).astype(np.int64)
+        return self.at(rng.random(n))
+
+    def at(self, shares: Floats) -> Integers:
+        """The counts up to which these shares of all lie."""
+        return self.low + np.floor(shares * (self.high - self.low + 1)).astype(np.int64)
 
 
 def _kind_of_length(value: object) -> object:

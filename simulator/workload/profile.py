@@ -85,7 +85,10 @@ class WorkloadProfile(Spec):
 
     def sample_lengths(self, n: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
         """(prompt tokens, output tokens) of n requests, by inverse transform of three uniform numbers a request."""
-        uniform = rng.random((n, 3))
+        return self.lengths_at(rng.random((n, 3)))
+
+    def lengths_at(self, uniform: Floats) -> tuple[Integers, Integers]:
+        """The same of three numbers from 0 to 1 for each request, (requests, 3)."""
         share = np.asarray(self.output_share_by_prompt, dtype=float)
         up_to = np.cumsum(share / share.sum(axis=1, keepdims=True), axis=1)[:, :-1]
         row = (uniform[:, 0] * len(share)).astype(np.int64)
