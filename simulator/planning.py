@@ -50,6 +50,15 @@ class PlanningSpec(Spec):
             return self.demand_per_s
         return own_rate_per_s * (self.demand_scale or 1.0)
 
+    def copies(self, demand_per_s: float, rate_per_s: float) -> int:
+        """Copies that carry so many requests a second each, with head-room, for a demand.
+
+        >>> PlanningSpec(head_room=0.2).copies(10.0, 5.0)
+        3
+        """
+        # The head-room's own rounding must not ask for one copy more.
+        return max(math.ceil(demand_per_s / (rate_per_s * (1 - self.head_room)) - 1e-9), 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
@@ -101,8 +110,7 @@ class Copy:
         >>> [round(joules, 2) for joules in found.energy_per_token_j]
         [2.41, 1.06, 2.72]
         """
-        # The head-room's own rounding must not ask for one copy more.
-        copies = max(math.ceil(demand_per_s / (self.rate_per_s * (1 - planning.head_room)) - 1e-9), 1)
+        copies = planning.copies(demand_per_s, self.rate_per_s)
         devices = copies * self.devices
         price = planning.price_per_gpu_hour
         cost = None if price is None else price * devices

@@ -293,6 +293,18 @@ def test_copies_carry_the_demand_with_head_room_and_cost_what_they_cost(answer):
         assert 0.11 * 700 / (row.rate_per_s * 80) < least < typical < most < 700 / (0.99 * row.rate_per_s * 80)
 
 
+def test_a_number_of_copies_that_rests_on_the_middle_of_the_interval_says_so(answer):
+    """Demand between what two copies carry at the low end of the rate and at its middle."""
+    row = answer.plain
+    low, middle = row.sustained.rate.low, row.rate_per_s
+    for demand, said in ((low + middle, True), (1.9 * low, False)):
+        planning = PlanningSpec(demand_per_s=demand, head_room=0.0)
+        fleet = replace(row.fleet, copies=planning.copies(demand, middle), devices=planning.copies(demand, middle))
+        asked = replace(answer, rows=(replace(row, fleet=fleet),), planning=planning, demand_per_s=demand)
+        assert fleet.copies == 2
+        assert ("3 × 1 at the low end of its rate" in " ".join(capacity_sentences(asked))) == said
+
+
 def test_a_course_of_arrivals_is_taken_as_long_as_it_is_stated():
     """Of a ramp more requests would be more of the steady rate that comes after it; the demand is that of the same course."""
     ramp = {"process": "ramp", "rate_per_s": 1.0, "end_rate_per_s": 19.0, "ramp_s": 6}

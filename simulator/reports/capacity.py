@@ -93,7 +93,7 @@ def _fleets(answer: CapacityAnswer) -> list[str]:
     for row in dict.fromkeys(rows):
         fleet = row.fleet
         assert fleet is not None
-        text = f"{devices_in_words(fleet.devices)} ({fleet.copies:,} × {row.devices}) with {row.label}"
+        text = f"{devices_in_words(fleet.devices)} ({fleet.copies:,} × {row.devices}{_at_low_end(row, answer)}) with {row.label}"
         if fleet.cost_per_hour is not None:
             text += f", {significant(fleet.cost_per_hour)} per hour"
         shown.append(text)
@@ -101,6 +101,14 @@ def _fleets(answer: CapacityAnswer) -> list[str]:
         return []
     head_room = f"{100 * planning.head_room:.0f} % head-room"
     return [f"For {significant(answer.demand_per_s)} requests per second with {head_room}: {'; '.join(shown)}."]
+
+
+def _at_low_end(row: CapacityRow, answer: CapacityAnswer) -> str:
+    """The copies that the low end of the rate's interval asks for, where they are more."""
+    assert row.fleet is not None
+    rate = None if row.sustained is None else row.sustained.rate
+    copies = 0 if rate is None else answer.planning.copies(answer.demand_per_s, rate.low)
+    return f"; {copies:,} × {row.devices} at the low end of its rate" if copies > row.fleet.copies else ""
 
 
 def devices_in_words(devices: int) -> str:
