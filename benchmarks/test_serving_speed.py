@@ -10,14 +10,16 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from benchmarks.conftest import ROWS
-from benchmarks.loads import Measurement, measure
+from benchmarks.loads import Measurement, measure, scenario
 from simulator.serving import RouterName
+from simulator.simulation import Server
 
 DRAFTS = (0, 4, "by_batch")
 PREDICT = [
@@ -114,6 +116,23 @@ def test_cpu_time_grows_in_proportion_to_requests() -> None:
     exponent = math.log(large.cpu_s / small.cpu_s) / math.log(large.requests / small.requests)
     print(f"\ngrowth exponent {exponent:.3f}")
     assert exponent < 1.15
+
+
+@pytest.mark.parametrize("time_out_s", [None, 60.0])
+def test_a_request_costs_no_more_in_a_long_queue_or_where_many_give_up(time_out_s: float | None) -> None:
+    """All come within a tenth of the time that it takes to serve them."""
+
+    def cpu_s_per_request(count: int) -> float:
+        asked = scenario("C", 0, count)
+        server = Server.of(asked)
+        burst = tuple(replace(request, arrival_s=request.arrival_s / 14) for request in asked.requests())
+        begin = time.process_time()
+        server.serve(burst, server.path, time_out_s=time_out_s)
+        return (time.process_time() - begin) / count
+
+    ratios = [cpu_s_per_request(12_000) / cpu_s_per_request(3_000) for _ in range(3)]
+    print(f"\nCPU per request, 12,000 / 3,000 at once = {statistics.median(ratios):.2f}")
+    assert statistics.median(ratios) <= 1.15
 
 
 @pytest.mark.parametrize(("load", "cpu_s", "mib"), [("D", 15, 400), ("E", 90, 1024)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import tempfile
 import textwrap
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from simulator.printed_numbers import unbroken
 from simulator.spec import Problem, SpecError
 from simulator.text_table import text_tables
 from simulator.whole_file import write_whole
@@ -60,8 +60,7 @@ def print_table(console: Console, header: Sequence[str], rows: Iterable[Sequence
 
 def print_sentence(console: Console, text: str, style: str = "", indent: str = "") -> None:
     """Wrapped between words, but not inside ``γ = 5``, ``80 %`` or a name with hyphens."""
-    joined = re.sub(r"(?<=[γτRα*]) = (?=\d)|(?<=\d) (?=%)", lambda space: space[0].replace(" ", "\u00a0"), text)
-    lines = textwrap.wrap(joined, console.width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    lines = textwrap.wrap(unbroken(text), console.width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
     for line in lines:
         console.print(Text(line.replace("\u00a0", " "), style=style))
 

@@ -97,7 +97,7 @@ def find_format(text: str) -> str | None:
 def _by_name(value: object) -> object:
     found = find_format(value) if isinstance(value, str) and value not in FORMATS else None
     if found is not None:
-        raise ValueError(f"must be written as {found}")
+        raise ValueError(f"must be written as {found} (got {value!r})")
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -23,6 +24,16 @@ def significant(value: float, digits: int = 3) -> str:
 def times(value: float) -> str:
     """A factor, ``1.62×``."""
     return f"{significant(value)}×"
+
+
+def percent(share: float) -> str:
+    """A share in percent, to a tenth."""
+    return f"{100 * share:.1f} %"
+
+
+def unbroken(text: str) -> str:
+    """The text with blanks that no line ends at inside ``γ = 5`` and ``80 %``."""
+    return re.sub(r"(?<=[γτRα*]) = (?=\d)|(?<=\d) (?=%)", lambda space: space[0].replace(" ", "\u00a0"), text)
 
 
 def milliseconds(seconds: float) -> str:

@@ -146,3 +146,16 @@ workload:
   lengths: {prompt: 600, output: 60}
   num_requests: 40
 """
+
+
+def test_reasons_that_are_not_shown_are_counted(tmp_path, capsys):
+    table = tmp_path / "cases.csv"
+    rows = [f"h100_sxm,no such model {number},ngram,3,4" for number in range(15)]
+    table.write_text("\n".join(["hardware,target_model,method,num_speculative_tokens,batch", *rows]))
+    assert main(["predict", "--table", str(table)]) == 0
+    told = capsys.readouterr().err
+    assert (told.count("must be a known target model"), "and 3 more reasons" in told) == (12, True)
+    values = ",".join(f"no_such_{number}" for number in range(14))
+    assert main(["sweep", "quickstart", "--question", "predict", "--set", f"engine={values}"]) == 2
+    told = capsys.readouterr().err
+    assert (told.count("failed, first at"), "and 2 more reasons" in told) == (12, True)

@@ -81,6 +81,67 @@ def test_of_few_families_intervals_are_wider_than_their_own_errors_need() -> Non
     assert 0.76 < np.mean(inside) < 0.90
 
 
+def inside(each: Residual, doubts: Doubts) -> bool:
+    down, up = each.ends(doubts)
+    return -down <= each.error <= up
+
+
+def test_four_fifths_of_families_lie_inside_where_runs_of_one_share_their_error() -> None:
+    """However many runs each has: a hundred of one family say little more of the next than one."""
+    truth = doubts_of(0.8, 0.8, 0.4, 0.1)
+    random, runs = np.random.default_rng(3), []
+    for each in drawn(truth, 300):
+        runs += [replace(each, error=each.error + float(random.normal(0, 0.005))) for _ in range(random.choice((1, 1, 5, 40)))]
+    found = fitted_doubts(runs)
+    families: dict[str, list[bool]] = {}
+    for each in runs:
+        families.setdefault(each.family, []).append(inside(each, found))
+    assert np.mean([np.mean(of_family) for of_family in families.values()]) == pytest.approx(0.8, abs=0.04)
+
+
+def test_no_doubt_turns_on_where_one_large_family_lies() -> None:
+    """Seventy runs that share one error are one family: as it grows, the doubts follow little by little."""
+    others = drawn(doubts_of(0.7, 0.8, 0.4, 0.1), 60)
+    first = next(each for each in others if not each.new.parts)
+    shares, engines = [], []
+    for shared in np.arange(0.0, 0.161, 0.01):
+        large = [
+            replace(first, family="large", error=float(shared) + 0.015 * math.sin(place), coefficients=0.05)
+            for place in range(70)
+        ]
+        found = fitted_doubts([*others, *large])
+        shares.append(found.coefficient_share)
+        engines.append(found.engine_std)
+    assert max(abs(np.diff(np.log(shares)))) < 0.1
+    assert max(abs(np.diff(engines))) < 0.02
+    assert shares[-1] > shares[0]
+
+
+def test_no_family_decides_how_wide_the_others_are() -> None:
+    """Leaving any one out of twenty moves the share of coefficients' doubts by less than a quarter; and errors that say
+    nothing of it leave it where it was believed to be."""
+    runs = drawn(doubts_of(0.7, 0.8, 0.4, 0.1), 100)
+    every = fitted_doubts(runs).coefficient_share
+    known = [each for each in runs if not each.new.parts]
+    for left_out in known:
+        assert fitted_doubts(runs, left_out.family).coefficient_share == pytest.approx(every, rel=0.25)
+    silent = [replace(each, coefficients=1e-6) for each in runs]
+    assert 0.9 < fitted_doubts(silent).coefficient_share < 1.3
+
+
+@pytest.mark.parametrize("name", Doubts.model_fields)
+def test_a_doubt_more_narrows_no_interval(name: str) -> None:
+    doubts = shipped_doubts()
+    wider = doubts.model_copy(update={name: 1.2 * getattr(doubts, name)})
+    grew = 0
+    for each in drawn(doubts, 50):
+        before, after = each.ends(doubts), each.ends(wider)
+        assert after[0] >= before[0]
+        assert after[1] >= before[1]
+        grew += after > before
+    assert grew >= 10
+
+
 def test_errors_of_a_family_do_not_reach_the_doubts_of_its_own_intervals() -> None:
     runs = drawn(shipped_doubts(), 60)
     large = [replace(each, family="family 3") if place % 5 == 3 else each for place, each in enumerate(runs)]
@@ -116,10 +177,13 @@ def test_a_fit_knows_what_one_family_less_would_make_of_it() -> None:
 
 def test_a_linear_fit_without_runs_is_near_the_fit_without_them(fit_of_few: tuple[EngineFit, Fit]) -> None:
     fit, full = fit_of_few
-    near, truth = FitsWithout(fit, full).without(fit.of_family("ANG")), fit.fit(without="ANG")
+    places = fit.of_family("ANG")
+    near, truth = FitsWithout(fit, full).without(places), fit.fit(without="ANG")
     stds = np.sqrt(np.diag(truth.covariance))
     assert (abs(near.log_values - truth.log_values) < 0.3 * stds).all()
-    assert near.measured == truth.measured
+    # Only what is left out of the model was never measured then.
+    assert truth.measured == full.measured == fit.measured()
+    assert near.measured == fit.measured(places) != full.measured
 
 
 def test_a_run_without_its_engine_is_priced_by_the_unknown_one_and_without_its_kernels_by_no_row_law() -> None:

@@ -383,6 +383,16 @@ def test_rates_are_drawn_as_simulated_with_the_service_level_as_a_line() -> None
     assert "(ms)" in axes.get_ylabel()
 
 
+def test_a_long_name_in_the_legend_narrows_no_panel_of_the_latencies(result: SimulationResult) -> None:
+    best = result.comparisons[0]
+    named = replace(best, variant=replace(best.variant, label=f"γ = 3, τ = 3.66 (low end), {'a long name ' * 6}"))
+    figure = traffic.latency_figure(replace(result, comparisons=(named,)))
+    figure.draw_without_rendering()
+    left, right = (axes.get_position() for axes in figure.axes)
+    assert left.width == pytest.approx(right.width, rel=0.02)
+    assert right.x0 - left.x1 < 0.1
+
+
 def test_a_long_name_in_the_legend_narrows_no_panel_of_the_rates() -> None:
     answer = capacity(scenario(SCENARIO.replace("num_requests: 80", "num_requests: 60")), repetitions=1)
     renamed = [replace(line, name=f"{line.name}, a name that is longer than a panel is wide") for line in rates.lines_of(answer)]

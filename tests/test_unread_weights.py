@@ -137,7 +137,7 @@ def test_another_spelling_in_a_scenario_is_told_the_one_that_is_taken(written, n
         (f"{{model: qwen3-8b, weights: {written}}}", "{method: ngram, num_speculative_tokens: 3}"),
         ("{model: llama-3.1-8b}", f"{{method: eagle, num_speculative_tokens: 3, drafter_weights: {written}}}"),
     ):
-        with pytest.raises(SpecError, match=f"must be written as {name}"):
+        with pytest.raises(SpecError, match=rf"must be written as {name} \(got '{written}'\)"):
             scenario(target, speculation)
 
 

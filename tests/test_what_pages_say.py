@@ -13,6 +13,8 @@ import pytest
 
 from simulator.__main__ import main
 from simulator.cost.spread import Estimate
+from simulator.interchange.engine_settings import PromptsApart, Setting, snippets
+from simulator.kernel_switches import KernelSwitches
 from simulator.plots.tornado import tornado_figure
 from simulator.printed_numbers import significant, times
 from simulator.questions.break_even import BreakEven, break_even
@@ -26,8 +28,10 @@ from simulator.reports.comparison import comparison_summary
 from simulator.reports.comparison_page import comparison_page
 from simulator.reports.explanation import explanation_summary
 from simulator.reports.explanation_page import explanation_page
+from simulator.reports.exports import setting_files
 from simulator.reports.files import to_json
 from simulator.reports.html import html
+from simulator.reports.page import Code
 from simulator.reports.run_page import run_page
 from simulator.reports.schedule_page import schedule_page
 from simulator.reports.summary import csv_text
@@ -133,7 +137,9 @@ def test_what_no_acceptance_repays_is_not_given_a_number_to_reach() -> None:
 def test_a_win_in_company_is_not_called_one_at_small_batch(wins_at: tuple[int, ...], outcome: str) -> None:
     answer = breaks_even()
     points = tuple(replace(each, speedup=1.5 if each.batch in wins_at else 0.8, fits=True) for each in answer.points)
-    assert break_even_page(replace(answer, points=points)).verdict.outcome == outcome
+    told = break_even_page(replace(answer, points=points)).verdict
+    assert told.outcome == outcome
+    assert told.number == (str(max(wins_at)) if 1 in wins_at else "")
 
 
 def test_a_batch_that_does_not_fit_is_in_brackets_in_every_row() -> None:
@@ -188,6 +194,10 @@ def test_the_advice_about_a_demand_is_what_the_sentences_say(demand: float, set_
     assert ("set it;" in said) is set_it
     assert page.verdict.advice.startswith("Serve with") is set_it
     assert ("set what run names" in page.verdict.advice) is not set_it
+    settings = next(section for section in page.sections if section.title == "Settings to use")
+    assert any("for filled copies" in getattr(block, "text", "") for block in settings.blocks) is (
+        not set_it and page.verdict.tone == "good"
+    )
 
 
 def test_every_row_of_a_table_by_batch_is_a_fact_and_a_single_batch_no_range() -> None:
@@ -220,3 +230,27 @@ def test_uncertain_coefficients_are_named_with_their_unit_as_the_sentence_below_
 def test_the_least_rate_that_fails_is_told_without_an_exponent() -> None:
     assert [significant(value, 1) for value in (12.5, 3.0, 0.25)] == ["10", "3", "0.2"]
     assert times(1.0) == "1.00×"
+
+
+def test_settings_of_one_command_line_do_not_replace_each_other() -> None:
+    setting = Setting(
+        "eagle3",
+        3,
+        "a/b",
+        prompts_apart=PromptsApart(2, 4, 8),
+        kernels=KernelSwitches(attention_backend="triton", deterministic=True),
+    )
+    for engine in ("vllm", "sglang"):
+        found = snippets(engine, setting)
+        (text,) = setting_files(found).values()
+        assert len(found) > 1
+        assert all(snippet.text.strip() in text for snippet in found)
+    table = Setting("eagle3", 3, "a/b", by_batch=((1, 8, 3), (9, 64, 0)))
+    assert set(setting_files(snippets("sglang", table))) == {"sglang_flags.txt", "sglang_adaptive.json"}
+
+
+def test_settings_of_another_engine_are_said_not_to_be_simulated_on_every_page() -> None:
+    page = schedule_page(scheduled())
+    about = [block.about for section in page.sections for block in section.blocks if isinstance(block, Code)]
+    assert about[0] == "For vllm, on the command line:"
+    assert all("(not the engine simulated)" in text for text in about[1:])

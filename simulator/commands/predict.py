@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +29,9 @@ from simulator.spec import Problem, SpecError
 
 if TYPE_CHECKING:
     from simulator.prediction import Prediction
+
+# Different reasons why rows have no answer that are shown on a console.
+MOST_REASONS = 12
 
 
 @takes_point(
@@ -89,14 +93,15 @@ def _predict_table(table: Path, given: dict[str, Any], out: Path | None, as_json
             sys.stdout.write(text.getvalue())
     priced = sum(answer.status == "ok" for answer in answers)
     err.print(f"{priced} of {len(answers)} rows priced" + (f", written to {out}" if out else ""))
-    for reason, count in _counted(answer.reason for answer in answers if answer.status != "ok"):
-        err.print(f"  {count:4d} × {reason}")
+    for line in reason_lines([f"{answer.reason}" for answer in answers if answer.status != "ok"]):
+        err.print(line)
 
 
-def _counted(reasons: Iterable[str]) -> list[tuple[str, int]]:
-    from collections import Counter
-
-    return Counter(reasons).most_common(12)
+def reason_lines(reasons: Sequence[str]) -> list[str]:
+    """Why rows have no answer, the most frequent first, and how many reasons are not shown."""
+    counted = Counter(reasons).most_common()
+    more = [f"  and {len(counted) - MOST_REASONS} more reasons, each in its row"] if len(counted) > MOST_REASONS else []
+    return [f"  {count:4d} × {reason}" for reason, count in counted[:MOST_REASONS]] + more
 
 
 def _prediction_json(answer: Prediction) -> dict[str, Any]:

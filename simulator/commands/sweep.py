@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from simulator.sweep import Axis, Grid, SweepResult
 
 # Rows shown on a console; the files hold all.
-SHOWN_ROWS = 40
+SHOWN_ROWS, SHOWN_FAILURES = 40, 12
 # Seconds between two lines of progress where no bar can be drawn.
 LINE_EVERY_S = 10.0
 NOTHING = "–"
@@ -84,12 +84,15 @@ def sweep(
     if written and not as_json:
         columns, rows = sweeping.table_of(result)
         print_written(console_of_stdout(), f"All {len(rows):,} rows of {len(columns)} columns", *written)
-    for failure in result.failures[:12]:
+    failures = result.failures
+    for failure in failures[:SHOWN_FAILURES]:
         settings = ", ".join(f"{key}={shown(value)}" for key, value in failure.first.settings.items())
         err.print(f"  {failure.cells} × failed, first at {settings}: {failure.reason}")
+    if len(failures) > SHOWN_FAILURES:
+        err.print(f"  and {len(failures) - SHOWN_FAILURES} more reasons: --out FOLDER keeps them, --json prints them")
     for key in idle_keys(result):
         err.print(f"  {key} changes no row: {grid.question} does not depend on it here")
-    if result.failures:
+    if failures:
         raise typer.Exit(2 if all(outcome.failed for outcome in result.outcomes) else SOME_FAILED)
 
 

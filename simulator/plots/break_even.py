@@ -200,5 +200,5 @@ def _need(point: BreakEvenPoint) -> str:
 def _reading(gamma: int) -> str:
     return (
         f"Acceptance above a line: that γ is faster than no speculation; below: slower. Shaded: 80 % interval for γ = {gamma}. "
-        "× ends a line where, at the next batch, even accepting every draft would lose. Decode only, full batch."
+        "× ends a line where, at the batch beside it, even accepting every draft would lose. Decode only, full batch."
     )

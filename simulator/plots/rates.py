@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from simulator.cost.spread import Estimate
 from simulator.plots.colour import INK
-from simulator.plots.style import ACCEPTANCE, PLAIN, SPECULATION, caption, new_figure, note, plain_numbers, styled
+from simulator.plots.style import ACCEPTANCE, PLAIN, SPECULATION, caption, legend_above, new_figure, note, plain_numbers, styled
 from simulator.plots.words import drafting_name
 from simulator.printed_numbers import significant
 from simulator.questions.capacity import CapacityAnswer
@@ -136,9 +136,7 @@ def _draw_panels(figure: Figure, shown: Sequence[Panel], lines: Sequence[Line], 
         axes.set_xlabel("arrivals (requests per second)")
         axes.set_ylabel(panel.label)
     named = max((axes.get_legend_handles_labels() for axes in figure.axes), key=lambda found: len(found[0]))
-    first = figure.axes[0]
-    first.set_title(" ", fontsize=15)  # room for the legend, which the layout leaves out: a long name must not narrow its panel
-    first.legend(*named, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize=10).set_in_layout(False)
+    legend_above(figure.axes[0], *named)
 
 
 def draw_rates(axes: Axes, panel: Panel, lines: Sequence[Line]) -> Axes:

@@ -185,6 +185,12 @@ def note(axes: Axes, x: float, y: float, text: str, offset: tuple[float, float] 
     axes.annotate(text, (x, y), offset, textcoords="offset points", **{"fontsize": 10, "bbox": ground, **settings})
 
 
+def legend_above(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """The legend of several panels above the first, outside of the layout: a long name must not narrow the panel below it."""
+    axes.set_title(" ", fontsize=15)  # room for it
+    axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize=10).set_in_layout(False)
+
+
 def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Positions moved apart, in their order, until neighbours are `gap` apart; groups stay centred where the bounds allow.
 

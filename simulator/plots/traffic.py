@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.plots.style import PLAIN, SPECULATION, caption, new_figure, note, plain_numbers, styled
+from simulator.plots.style import PLAIN, SPECULATION, caption, legend_above, new_figure, note, plain_numbers, styled
 from simulator.plots.words import drafting_name
 from simulator.printed_numbers import milliseconds, significant
 from simulator.serving.metrics import Value, window_of
@@ -51,7 +51,7 @@ def latency_figure(result: SimulationResult) -> Figure:
     draw_latency(right, result, lambda records: records.e2e_latency_s, 1.0)
     right.set(xlabel="end-to-end latency (s)")
     # Every request has an end; answers of one token have no time per token.
-    left.legend(*right.get_legend_handles_labels(), loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, fontsize=11)
+    legend_above(left, *right.get_legend_handles_labels())
     return figure
 
 

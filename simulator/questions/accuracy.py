@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -125,10 +125,9 @@ def scored_without(fit: EngineFit, fits: Mapping[str, Fit], errors: Sequence[Res
 
 
 def fits_left_out(fit: EngineFit, progress: Callable[[str, int, int], None] = lambda *_: None) -> tuple[Fit, dict[str, Fit]]:
-    """The fit on all families, and by family that without it. Families on which no constant is fitted still take what their runs
-    had from what is known to have been measured."""
+    """The fit on all families, and by family that without it, which is the fit on all where none of its runs is fitted on."""
     full, families = fit.fit(), by(fit.cases, lambda case: case.family)
-    found = {name: replace(full, measured=fit.measured(fit.of_family(name))) for name in families if name in UNFITTED}
+    found = {name: full for name in families if name in UNFITTED}
     fitted = [name for name in families if name not in UNFITTED]
     for done, family in enumerate(fitted):
         progress(family, done, len(fitted))

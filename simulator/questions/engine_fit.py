@@ -3,7 +3,8 @@
 A constant belongs to engines (host time per round, per draft pass) or to kinds of layers on every device (experts, recurrent
 states). Each has a prior: what was believed before any run was seen, as a median and a standard deviation of its logarithm. The
 fit is the maximum of the posterior under Gaussian errors of ln R, which runs of one family share in part, with a robust loss; its
-covariance is that of the linearised problem. Leaving a family out takes its runs from the data and nothing else.
+covariance is that of the linearised problem. Leaving a family out takes its runs from the data and nothing else: the terms stay,
+and with them what is said to have been measured.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from simulator import resources
 from simulator.architecture import RECURRENT
 from simulator.cost.deployment import Deployment
-from simulator.cost.doubts import Doubts
+from simulator.cost.doubts import RUN_STD, Doubts
 from simulator.cost.uncertainty import with_coefficient, with_constant
 from simulator.cost.unmeasured import measured_in
 from simulator.hardware import Hardware, Quantity
@@ -27,8 +28,7 @@ from simulator.questions.published_cases import PublishedCase
 from simulator.questions.whitening import whitened
 from simulator.serving_engine import Measured, ServingEngine
 
-# Runs repeated in one configuration differ by 3 % (median) and 11-12 % (90th percentile); whole families by about as much again.
-RUN_STD = 0.05
+# Whole families differ by about as much again as runs of one configuration (`RUN_STD`).
 FAMILY_STD = 0.04
 _STEP = 0.02
 # Residuals beyond so many standard deviations count less than their square.
@@ -206,7 +206,7 @@ class EngineFit:
         curvature = slopes.T @ slopes
         back = self.prior - found.x
         less = {name: _less(curvature, slopes[group], pulls[group], back) for name, group in zip(seen, groups, strict=True)}
-        return Fit(np.asarray(found.x), np.linalg.inv(curvature), self.measured(self.of_family(without)), less)
+        return Fit(np.asarray(found.x), np.linalg.inv(curvature), self.measured(), less)
 
     def of_family(self, family: str | None) -> list[int]:
         return [index for index, each in enumerate(self.families) if each == family]

@@ -1,12 +1,17 @@
 """How wide an interval must be: the doubts of `cost.doubts`, fitted on published runs that no other constant has seen.
 
-Runs are left out in three ways: with their family, from the constants alone; and with their engine, or with their kernels, from
-the model (`parts_left_out`). Beside them stand runs never seen, with the errors of what was first predicted for them
-(`first_predictions`). What is predicted of each is an 80 % interval of ln(speedup), judged by its interval score (Gneiting and
-Raftery 2007): its width, and for each miss how far times the inverse of how often one may miss on that side. The score is
-smallest where the ends are quantiles. It asks for no Gaussian, and errors of new implementations are none. Runs of one family
-share their errors: n of them count as n / (1 + (n - 1)·ρ), with ρ the part of an error's variance that a family shares. As there
-are few families, misses are held to 0.1 - 0.9/n on each side for n families, so that the next family's are a tenth.
+Three kinds of runs tell three things. Runs whose family is left out of the fit of constants tell how much of the coefficients'
+doubts shows; the terms stay, as they were chosen with these runs in sight, which no refit undoes. What new parts of an
+implementation add is told by runs left out of the model with their engine or their kernels (`parts_left_out`), and by runs never
+seen, with the errors of what was first predicted for them (`first_predictions`).
+
+What is predicted of each is an 80 % interval of ln(speedup), judged by its interval score (Gneiting and Raftery 2007): its width,
+and for each miss how far times the inverse of how often one may miss on that side. Its mean is smallest where the ends are
+quantiles, whatever the distribution of errors; those of new implementations are far from Gaussian. With few families many doubts
+score about alike, and which is best turns on single runs. So doubts are averaged over what the runs leave open: each counts as
+its mean score to the power of minus the number of runs, which is its posterior under asymmetric Laplace errors of an unknown
+scale (Yu and Moyeed 2001). A mean of squares is taken, as variances add up. Runs of one family share their errors: n of them
+count as n / (1 + (n - 1)·ρ), with ρ the part of an error's variance that a family shares.
 """
 
 from __future__ import annotations
@@ -15,29 +20,32 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.cost.doubts import ROUND_NOISE_STD, Doubts
+from simulator.cost.doubts import ROUND_NOISE_STD, RUN_STD, Doubts
 from simulator.cost.spread import Z80, RoundDoubt, Spread, added_stds
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.cost.unmeasured import Unmeasured, unmeasured
 from simulator.prediction import Question, accepted, benchmark_speedup, resolve
 from simulator.prediction.speedup import speedup_interval
-from simulator.questions.engine_fit import CONSTANTS, FAMILY_STD, RUN_STD, EngineFit, Fit
+from simulator.questions.engine_fit import CONSTANTS, FAMILY_STD, EngineFit, Fit
 from simulator.questions.first_predictions import first_predictions
 from simulator.questions.parts_left_out import parts_left_out
 
 SHARED = FAMILY_STD**2 / (FAMILY_STD**2 + RUN_STD**2)
 # How runs are left out of the constants alone.
 FAMILY = "family"
+# Before any error was seen doubts of coefficients mean what they say: of ln(coefficient_share), about 0.
+_SHARE_PRIOR_STD = 0.5
 # Row laws were set on the very runs of these, so that their errors say nothing of doubt while the laws stand.
 HAND_SET = ("D5", "D7", "C13")
-_SHARES = np.arange(0.30, 1.51, 0.05)
-_ENGINES = np.arange(0.0, 1.5, 0.04)
-_PARTS = np.arange(0.0, 1.01, 0.04)
-_SETUPS = np.arange(0.0, 0.31, 0.02)
+_SHARES = np.geomspace(0.25, 2.0, 28)
+_ENGINES = np.arange(0.0, 1.9, 0.05)
+_PARTS = np.arange(0.0, 1.21, 0.04)
+_SETUPS = np.arange(0.0, 0.41, 0.02)
 _MISSES = 0.1
 # Of ln R, by which is told how much of it shows in ln(speedup).
 _STEP = 0.05
@@ -138,15 +146,31 @@ def _residual(left_out: str, family: str, error: float, question: Question, tau:
 
 
 def fitted_doubts(residuals: Sequence[Residual], without: str | None = None) -> Doubts:
-    """The doubts of the best mean score on all runs, or on those of other families or sets than one: as if a family had been left
+    """The mean of the doubts that all runs leave open, or those of other families or sets than one: as if a family had been left
     out of the constants of the other families' runs as well, to first order.
 
     How much of the doubts of coefficients shows is told by runs of which nothing but the constants was left out.
     """
     kept = [each for each in residuals if each.held_out != without]
-    own, every = (_Sample.of(chosen, without) for chosen in ([each for each in kept if each.left_out == FAMILY], kept))
-    share = min(map(float, _SHARES), key=lambda share: own.with_share(share)[0])
-    return every.with_share(share)[1]
+    known = _Sample.of([each for each in kept if each.left_out == FAMILY and not each.new.parts], without)
+    share = _mean(_SHARES, known.count, [known.score(float(share)) for share in _SHARES], np.log(_SHARES) / _SHARE_PRIOR_STD)
+    new = _Sample.of([each for each in kept if each.new.engine], without)
+    engine = _mean(_ENGINES, new.count, [new.score(share, float(std)) for std in _ENGINES])
+    parts = _Sample.of([each for each in kept if not each.new.engine], without)
+    scores = np.array([[parts.score(share, float(part), float(setup)) for setup in _SETUPS] for part in _PARTS])
+    grid = np.meshgrid(_PARTS, _SETUPS, indexing="ij")
+    part, setup = (_mean(values, parts.count, scores) for values in grid)
+    return Doubts(coefficient_share=share, engine_std=engine, part_std=part, setup_std=setup)
+
+
+def _mean(
+    values: NDArray[np.float64], count: float, scores: Sequence[float] | NDArray[np.float64], from_prior: Any = 0.0
+) -> float:
+    """Of doubts on a grid, the square root of their mean square under the posterior. count: of independent runs that the scores
+    are of; from_prior: standard deviations from what was believed before."""
+    log_density = -count * np.log(np.maximum(scores, np.finfo(float).tiny)) - np.asarray(from_prior) ** 2 / 2
+    density = np.exp(log_density - log_density.max())
+    return round(math.sqrt(float((density * values**2).sum() / density.sum())), 3)
 
 
 @dataclass(frozen=True)
@@ -184,9 +208,10 @@ def _covered(runs: Sequence[tuple[str, bool, float]]) -> Covered:
 
 @dataclass(frozen=True)
 class _Sample:
-    """Residuals as arrays. parts: how many parts each run has of a measured engine that were never measured; engine: whether it
-    has an unmeasured engine; setup: whether its setup is new."""
+    """Residuals as arrays. count: as how many independent runs they count; parts: how many parts each run has of a measured
+    engine that were never measured; engine: whether it has an unmeasured engine; setup: whether its setup is new."""
 
+    count: float
     weight: NDArray[np.float64]
     error: NDArray[np.float64]
     coefficients: NDArray[np.float64]
@@ -196,45 +221,27 @@ class _Sample:
     parts: NDArray[np.float64]
     engine: NDArray[np.bool_]
     setup: NDArray[np.bool_]
-    misses: float
 
     @classmethod
     def of(cls, chosen: Sequence[Residual], without: str | None) -> _Sample:
         counts = Counter((each.left_out, each.family) for each in chosen)
-        families = len({each.family for each in chosen})
         weight = np.array([1 / (1 + (counts[each.left_out, each.family] - 1) * SHARED) for each in chosen])
-        error, coefficients = np.array([_less(each, without) for each in chosen]).T
-        rest, prompts, r = np.array([(each.rest, each.prompts, each.r) for each in chosen]).T
+        error, coefficients = np.array([_less(each, without) for each in chosen]).reshape(-1, 2).T
+        rest, prompts, r = np.array([(each.rest, each.prompts, each.r) for each in chosen]).reshape(-1, 3).T
         parts = np.array([each.new.new for each in chosen], dtype=np.float64)
-        engine, setup = (np.array([getattr(each.new, name) for each in chosen]) for name in ("engine", "setup"))
-        misses = max(_MISSES - (1 - _MISSES) / families, _MISSES / 2)
-        return cls(weight, error, coefficients, rest, prompts, r, parts, engine, setup, misses)
+        engine, setup = (np.array([getattr(each.new, name) for each in chosen], dtype=bool) for name in ("engine", "setup"))
+        return cls(float(weight.sum()), weight, error, coefficients, rest, prompts, r, parts, engine, setup)
 
-    def with_share(self, share: float) -> tuple[float, Doubts]:
-        """(mean score, the doubts that reach it) with so much of the doubts of coefficients."""
-        engines = [self._score(self.engine, share, float(std), 0.0) for std in _ENGINES] if self.engine.any() else [0.0]
-        engine, others = int(np.argmin(engines)), ~self.engine
-        scores = [[self._score(others, share, float(part), float(setup)) for setup in _SETUPS] for part in _PARTS]
-        part, setup = divmod(int(np.argmin(scores)), len(_SETUPS))
-        doubts = Doubts(
-            coefficient_share=round(share, 3),
-            engine_std=round(float(_ENGINES[engine]), 3),
-            part_std=round(float(_PARTS[part]), 3),
-            setup_std=round(float(_SETUPS[setup]), 3),
-        )
-        return engines[engine] + scores[part][setup], doubts
-
-    def _score(self, chosen: NDArray[np.bool_], share: float, added_std: float, setup_std: float) -> float:
-        """Of some runs: the widths of their intervals, and by how much what was measured misses them, weighted."""
-        known = (share * self.coefficients[chosen]) ** 2 + self.rest[chosen] ** 2 + (self.setup[chosen] * setup_std) ** 2
-        new = np.where(self.engine[chosen], 1.0, np.sqrt(self.parts[chosen]))
-        below, above = added_stds(added_std * new, self.r[chosen])
-        up = np.minimum(Z80 * np.sqrt(known + below**2), np.log(np.maximum(self.r[chosen], 1.0)))
-        prompts, error, weight = self.prompts[chosen], self.error[chosen], self.weight[chosen]
-        down = np.hypot(Z80 * np.sqrt(known + above**2), np.minimum(prompts, 0.0))
-        up = np.hypot(up, np.maximum(prompts, 0.0))
-        missed = np.maximum(-error - down, 0) + np.maximum(error - up, 0)
-        return float(weight @ (down + up + missed / self.misses))
+    def score(self, share: float, added_std: float = 0.0, setup_std: float = 0.0) -> float:
+        """The widths of the intervals, and by how much what was measured misses them, weighted."""
+        known = (share * self.coefficients) ** 2 + self.rest**2 + (self.setup * setup_std) ** 2
+        new = np.where(self.engine, 1.0, np.sqrt(self.parts))
+        below, above = added_stds(added_std * new, self.r)
+        up = np.minimum(Z80 * np.sqrt(known + below**2), np.log(np.maximum(self.r, 1.0)))
+        down = np.hypot(Z80 * np.sqrt(known + above**2), np.minimum(self.prompts, 0.0))
+        up = np.hypot(up, np.maximum(self.prompts, 0.0))
+        missed = np.maximum(-self.error - down, 0) + np.maximum(self.error - up, 0)
+        return float(self.weight @ (down + up + missed / _MISSES))
 
 
 def _less(residual: Residual, family: str | None) -> tuple[float, float]:

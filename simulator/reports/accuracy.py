@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from simulator.printed_numbers import percent
 from simulator.questions.accuracy import CONSTANT_SPEEDUP, Moved, Score, Scored, inside_by_family, log_ratio, score
 from simulator.questions.engine_fit import CONSTANTS, UNFITTED, Fit
 from simulator.questions.interval_fit import Covered
@@ -151,11 +152,6 @@ def beside_rules(models: Mapping[str, Sequence[Scored]]) -> list[list[str]]:
         [name, percent(float(np.median(np.abs(errors)))), percent(float(np.quantile(np.abs(errors), 0.9)))]
         for name, errors in rules.items()
     ]
-
-
-def percent(number: float) -> str:
-    """A share as text."""
-    return f"{100 * number:.1f} %"
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

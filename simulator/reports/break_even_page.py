@@ -47,7 +47,9 @@ def _verdict(answer: BreakEven, methods: MethodMap | None) -> Verdict:
         return Verdict("break-even", "neutral", (sentence,), facts=tuple(_needs(_cheapest(answer))))
     wins = [point.batch for point in row if (point.speedup or 0.0) > 1]
     outcome, tone = _outcome(row)
-    number, number_is = (f"{max(wins)}", f"largest batch tried at which {shape.name} wins") if wins else ("", "")
+    # Where the wins do not begin at batch 1 only the sentence says which they are.
+    from_one = wins == [point.batch for point in row[: len(wins)]]
+    number, number_is = (f"{max(wins)}", f"largest batch tried at which {shape.name} wins") if wins and from_one else ("", "")
     return Verdict(outcome, tone, (sentence,), number, number_is, facts=tuple(_needs(row)))
 
 

@@ -53,6 +53,8 @@ def _settings(answer: CapacityAnswer) -> Iterator[Block]:
         return
     if best is None or best is answer.plain or best.verdict == "close":
         yield Text("No gain is certain; the settings below are those that carry most of all that drafts.")
+    elif not _filled(best):
+        yield Text("These are for filled copies; at this demand set what run names.")
     yield from settings_blocks(server)
 
 
@@ -76,9 +78,14 @@ def _advice(answer: CapacityAnswer, best: CapacityRow) -> str:
     if best.fleet is None:
         return ""
     devices, named = f"{devices_in_words(best.fleet.devices)} for this demand", _name(answer, best)
-    if answer.drafting is None or best.fleet.load >= FILLED:
+    if answer.drafting is None or _filled(best):
         return f"Serve with {named}: {devices}."
     return f"{devices}, filled to {100 * best.fleet.load:.0f} %: set what run names. Filled copies carry most with {named}."
+
+
+def _filled(best: CapacityRow) -> bool:
+    """Whether the demand, where there is one, fills copies so far that what carries most is what to set."""
+    return best.fleet is None or best.fleet.load >= FILLED
 
 
 def _name(answer: CapacityAnswer, row: CapacityRow) -> str:

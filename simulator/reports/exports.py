@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -128,12 +128,7 @@ def settings_blocks(server: Server) -> Iterator[Block]:
         yield Text(f"{said[:1].upper()}{said[1:]}.")
     own = engine_of(server.scenario)
     for each in found:
-        for snippet in each.snippets:
-            where = f"in `{snippet.file}`" if snippet.file else "on the command line"
-            simulated = "" if each.engine == own or own not in ENGINES else " (not the engine simulated)"
-            yield Code(snippet.text, f"For {each.engine}, {where}{simulated}:", "sh" if not snippet.file else "")
-            if snippet.notes:
-                yield Text(f"Mind: {'; '.join(snippet.notes)}.")
+        yield from snippet_blocks(each.snippets, own)
     reasons: dict[str, list[str]] = {}
     for each in found:
         if each.reason:
@@ -142,6 +137,25 @@ def settings_blocks(server: Server) -> Iterator[Block]:
         said_why = "; ".join(f"{', '.join(who)} ({why})" for why, who in reasons.items())
         yield Text(f"Without a setting for it: {said_why}.")
     yield Code(settings_yaml(server), "The same as a scenario states it, with every default filled in:", "yaml")
+
+
+def snippet_blocks(found: Iterable[Snippet], own: str) -> Iterator[Block]:
+    """Each to paste, with where it belongs and what to mind. own: the engine simulated; of others it is said."""
+    for snippet in found:
+        where = f"in `{snippet.file}`" if snippet.file else "on the command line"
+        simulated = "" if snippet.engine == own or own not in ENGINES else " (not the engine simulated)"
+        yield Code(snippet.text, f"For {snippet.engine}, {where}{simulated}:", "sh" if not snippet.file else "")
+        if snippet.notes:
+            yield Text(f"Mind: {'; '.join(snippet.notes)}.")
+
+
+def setting_files(found: Iterable[Snippet]) -> dict[str, str]:
+    """Name → text of the files that hold them; those for one command line stand below each other in one."""
+    files: dict[str, str] = {}
+    for snippet in found:
+        name = f"{snippet.engine}_{snippet.file or 'flags.txt'}"
+        files[name] = files.get(name, "") + snippet.text.rstrip() + "\n"
+    return files
 
 
 def engine_of(scenario: Scenario) -> str:

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from simulator.interchange.engine_settings import Snippet
 from simulator.plots.best_gamma import schedule_figure
 from simulator.plots.comparison import comparison_figure, served
 from simulator.plots.figures import break_even_figures, drawn_into, explanation_figures, method_map_figures, run_figures
@@ -28,7 +29,7 @@ from simulator.reports.comparison import comparison_summary
 from simulator.reports.comparison_page import comparison_page
 from simulator.reports.explanation import explanation_summary
 from simulator.reports.explanation_page import explanation_page
-from simulator.reports.exports import exports_of
+from simulator.reports.exports import exports_of, setting_files
 from simulator.reports.html import html
 from simulator.reports.markdown import markdown
 from simulator.reports.method_map import method_map_csv, method_map_summary
@@ -98,8 +99,7 @@ def write_capacity(answer: CapacityAnswer, directory: str | Path) -> tuple[Path,
         write_text(folder / "capacity.csv", capacity_csv(answer))
         server = settings_server(answer)
         for each in () if server is None else exports_of(server)[0]:
-            for snippet in each.snippets:
-                write_text(folder / f"{each.engine}_{snippet.file or 'flags.txt'}", snippet.text.rstrip() + "\n")
+            _write_settings(folder, each.snippets)
 
     return replace_files(Path(directory), fill)
 
@@ -112,9 +112,8 @@ def write_schedule(answer: ScheduleAnswer, directory: str | Path) -> tuple[Path,
         write_page(folder, schedule_page(answer), [("schedule", schedule_figure(answer))])
         write_text(folder / "schedule.json", to_json(schedule_summary(answer)))
         write_text(folder / "schedule.csv", schedule_csv(answer))
-        for engine, found, _ in schedule_snippets(answer):
-            for snippet in found:
-                write_text(folder / f"{engine}_{snippet.file or 'flags.txt'}", snippet.text.rstrip() + "\n")
+        for _, found, _ in schedule_snippets(answer):
+            _write_settings(folder, found)
 
     return replace_files(Path(directory), fill)
 
@@ -137,6 +136,11 @@ def write_explanation(answer: Explanation, name: str, directory: str | Path) -> 
         write_text(folder / "explanation.json", to_json(explanation_summary(answer)))
 
     return replace_files(Path(directory), fill)
+
+
+def _write_settings(folder: Path, found: Iterable[Snippet]) -> None:
+    for name, text in setting_files(found).items():
+        write_text(folder / name, text)
 
 
 def _write_methods(folder: Path, methods: MethodMap | None) -> None:

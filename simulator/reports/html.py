@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from simulator.cost.spread import Estimate
 from simulator.plots.inline import InlineFigure, colour_rules
 from simulator.plots.words import interval, is_known
-from simulator.printed_numbers import times
+from simulator.printed_numbers import times, unbroken
 from simulator.reports.page import Figure, Page, Section
 
 if TYPE_CHECKING:
@@ -74,15 +74,14 @@ def _rich(text: str) -> str:
     """Text with what stands between backquotes as code, escaped; ``γ = 5`` and ``80 %`` stay in one line."""
     from markupsafe import Markup, escape
 
-    joined = re.sub(r"(?<=[γτRα*]) = (?=\d)|(?<=\d) (?=%)", lambda space: space[0].replace(" ", "\u00a0"), text)
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(joined))))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(unbroken(text)))))
 
 
 def _breakable(text: object) -> str:
-    """Escaped text that may break after the underscores of a long name."""
+    """Text that is escaped already, which may break after the underscores of a long name."""
     from markupsafe import Markup
 
-    return Markup(str(text).replace("_", "_<wbr>"))
+    return Markup(str(text).replace("_", "_<wbr>"))  # Markup itself would escape the tag
 
 
 def _slug(title: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from simulator.plots.local_validation import local_validation_figure
 from simulator.plots.style import save
-from simulator.printed_numbers import significant, times
+from simulator.printed_numbers import percent, significant, times
 from simulator.questions.decoding_replay import TERMS
 from simulator.questions.local_validation import (
     MEAN_BAR,
@@ -23,6 +23,7 @@ from simulator.questions.local_validation import (
     LocalValidation,
     Sign,
 )
+from simulator.reports.accuracy import markdown_table
 from simulator.reports.files import replace_files, to_json, write_text
 
 Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
@@ -46,12 +47,12 @@ def local_sentences(found: LocalValidation) -> list[str]:
         + (" all cases; what can be judged is within the bars" if any(case.judged for case in cases) else ""),
     }[found.verdict]
     sentences = [
-        f"{first}: totals of {len(cases)} cases err by {_percent(found.mean_error)} on average (bar {_percent(MEAN_BAR)}).",
-        f"Largest error of a total {_signed(worst.speculative.error)} (bar {_percent(TOTAL_BAR)}; {_where(worst)}), of a speedup "
-        f"{_signed(worst_ratio.speedup_error)} (bar {_percent(SPEEDUP_BAR)}; {_where(worst_ratio)}).",
+        f"{first}: totals of {len(cases)} cases err by {percent(found.mean_error)} on average (bar {percent(MEAN_BAR)}).",
+        f"Largest error of a total {_signed(worst.speculative.error)} (bar {percent(TOTAL_BAR)}; {_where(worst)}), of a speedup "
+        f"{_signed(worst_ratio.speedup_error)} (bar {percent(SPEEDUP_BAR)}; {_where(worst_ratio)}).",
         f"Signs: right in {sum(case.sign_right for case in called)} of {len(called)} that can be told"
         + (f", {len(cases) - len(called)} too close to call." if len(called) < len(cases) else "."),
-        f"The independent-α formula at the same pass times errs by {_percent(independent)} on average.",
+        f"The independent-α formula at the same pass times errs by {percent(independent)} on average.",
     ]
     if found.replayed:
         sentences.append("Every real round, proposed and accepted, is the replay's.")
@@ -71,7 +72,7 @@ def local_notes(found: LocalValidation) -> list[str]:
     busy = [case for case in found.cases if not case.judged]
     if busy:
         total, speedup = (max(getattr(case, name) for case in busy) for name in ("total_floor", "speedup_floor"))
-        floor = "unknown" if math.isinf(total) else f"{_percent(total)} of a total and {_percent(speedup)} of a speedup"
+        floor = "unknown" if math.isinf(total) else f"{percent(total)} of a total and {percent(speedup)} of a speedup"
         notes.append(
             f"{len(busy)} of {len(found.cases)} cases cannot be judged: the noise floor (two standard errors) is {floor}, "
             "more than half a bar. Give it more --minutes, or a quieter machine."
@@ -127,7 +128,7 @@ def local_markdown(found: LocalValidation, figure: str) -> str:
     parts.append(f"![Predicted against measured time and speedup of each case, and error by term]({figure})")
     for title, header, rows in local_tables(found):
         parts.append(f"## {title}")
-        parts.append("\n".join(_line(row) for row in (header, ["---"] * len(header), *rows)))
+        parts.append(markdown_table(header, rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -209,17 +210,9 @@ def _where(case: LocalCase) -> str:
     return f"{case.name}, {case.kind}, batch {case.batch}"
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
 def _signed(share: float) -> str:
     return f"{100 * share:+.1f} %"
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from simulator.plots.words import batches_in_words, short_name, speculation_name
 from simulator.printed_numbers import times
 from simulator.questions.schedule import ScheduleAnswer
-from simulator.reports.page import Block, Code, Fact, Figure, Page, Section, Table, Text, Verdict
+from simulator.reports.exports import engine_of, snippet_blocks
+from simulator.reports.page import Block, Fact, Figure, Page, Section, Table, Text, Verdict
 from simulator.reports.schedule import (
     fixed_table,
     fixed_title,
@@ -66,8 +67,4 @@ def _settings(answer: ScheduleAnswer) -> Iterator[Block]:
     for engine, found, reason in schedule_snippets(answer):
         if reason:
             yield Text(f"{engine}: {reason}.")
-        for snippet in found:
-            where = f"in `{snippet.file}`" if snippet.file else "on the command line"
-            yield Code(snippet.text, f"For {engine}, {where}:", "" if snippet.file else "sh")
-            if snippet.notes:
-                yield Text(f"Mind: {'; '.join(snippet.notes)}.")
+        yield from snippet_blocks(found, engine_of(answer.scenario))

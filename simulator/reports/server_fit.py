@@ -137,6 +137,7 @@ def engine_profile_text(answer: EngineOfServer, files: Sequence[Path]) -> str:
     for constant in answer.fitted:
         _put(data, constant)
     data["name"] = f"{engine.name}, fitted to one server"
+    data.pop("until", None)  # a server has one version
     # What is known of other devices is said by the constants' own doubts, not by where the base engine was fitted.
     data["measured"] = measured_in([answer.scenario.deployment]).model_dump()
     data["sources"] = [

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from simulator.printed_numbers import percent
 from simulator.questions.accuracy import Score, Scored, inside_by_family, score
 from simulator.questions.published_cases import PublishedCase, by
 from simulator.questions.unseen_runs import CHOICES, FIRST_VERSION, LaterSet, choices, later_sets, priced
-from simulator.reports.accuracy import GROUPINGS, Table, beside_rules, markdown_table, never_measured, percent, with_sources
+from simulator.reports.accuracy import GROUPINGS, Table, beside_rules, markdown_table, never_measured, with_sources
 from simulator.reports.tables import NOTHING
 
 COLUMNS = ["median error", "90th percentile", "bias of R", "inside 80 % interval"]

@@ -388,12 +388,6 @@ class BookingScheduler(Scheduler):
         admitted = super()._admitted_for()
         return admitted if self.rules.admission == "whole_request" else tuple(admitted)[len(self.timeline.bookings) :]
 
-    def _held(self, plan: StepPlan, sequence: SequenceState) -> int:
-        if sequence.booking is None:
-            return super()._held(plan, sequence)
-        shared_blocks = self.kv.shared_blocks.get(sequence.request_id, 0)
-        return shared_blocks + sequence.booking.held_before(self.timeline.now + (plan.booked > 0))
-
     def _swap_in(self, plan: StepPlan, sequence: SequenceState) -> bool:
         if not super()._swap_in(plan, sequence):
             return False

@@ -46,6 +46,11 @@ class KVCache:
     def used_blocks(self) -> int:
         return self.total_blocks - self.free_blocks
 
+    @property
+    def read_blocks(self) -> int:
+        """Blocks that all owners read: shared ones once for each."""
+        return self.booked_blocks + sum(self.held_blocks.values()) + sum(self.shared_blocks.values())
+
     def blocks_for(self, tokens: int) -> int:
         """Blocks that a sequence of `tokens` tokens holds.
 

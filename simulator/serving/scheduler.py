@@ -336,9 +336,13 @@ class Scheduler:
         """Blocks that running sequences were promised by the admission rule and do not hold yet."""
         if self.rules.admission == "first_chunk":
             return 0
+        if self.rules.admission == "whole_request":
+            promises = self._whole_requests(plan, self._admitted_for())
+            # None ever holds more than it was promised.
+            return sum([self.kv.blocks_for(slots) for slots in promises]) - self.kv.read_blocks
         promised = 0
         for running in self._admitted_for():
-            missing = self.kv.blocks_for(self._promise(plan, running)) - self._held(plan, running)
+            missing = self.kv.blocks_for(self._promise(plan, running)) - self.kv.blocks_of(running.request_id)
             if missing > 0:
                 promised += missing
         return promised
@@ -347,15 +351,15 @@ class Scheduler:
         """Sequences that may have been promised more than they hold."""
         return (*self.running, *self.in_transit.values(), *self.landed) if self.in_transit or self.landed else self.running
 
-    def _held(self, plan: StepPlan, sequence: SequenceState) -> int:  # noqa: ARG002
-        """Blocks that a running sequence reads."""
-        return self.kv.blocks_of(sequence.request_id)
-
     def _promise(self, plan: StepPlan, sequence: SequenceState) -> int:
         """KV slots a sequence is admitted for."""
         if self.rules.admission == "whole_request":
-            drafts = max(plan.num_speculative_tokens, self.rules.most_drafts)
-            longest = sequence.prompt_tokens + sequence.output_tokens + self.rules.lookahead_slots(drafts) + drafts
-            return min(longest, self.rules.max_model_len)
+            return self._whole_requests(plan, (sequence,))[0]
         unfinished = sequence.computed < sequence.prefill_tokens
         return min(sequence.prefill_tokens + plan.lookahead_slots, self.rules.max_model_len) if unfinished else 0
+
+    def _whole_requests(self, plan: StepPlan, sequences: Iterable[SequenceState]) -> list[int]:
+        """KV slots of each to its end."""
+        drafts = max(plan.num_speculative_tokens, self.rules.most_drafts)
+        beyond, most = self.rules.lookahead_slots(drafts) + drafts, self.rules.max_model_len
+        return [min(sequence.prompt_tokens + sequence.output_tokens + beyond, most) for sequence in sequences]
