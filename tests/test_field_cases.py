@@ -228,18 +228,7 @@ def predicted(case: Run) -> Prediction:
     return predict(**dict(case.point), mean_acceptance_length=case.mean_acceptance_length)
 
 
-WRONG_SIGN = {
-    "D3-6": "R 4.05 against 3.63: all steps of a Strix Halo under vLLM take 2.75 times what they are priced, for reasons unknown"
-}
-SIGNS = [
-    pytest.param(
-        case, marks=[pytest.mark.xfail(strict=True, reason=WRONG_SIGN[case.id])] if case.id in WRONG_SIGN else [], id=case.id
-    )
-    for case in SETTLED
-]
-
-
-@pytest.mark.parametrize("case", SIGNS)
+@pytest.mark.parametrize("case", SETTLED, ids=lambda case: case.id)
 def test_the_sign_is_the_measured_one(case: Run) -> None:
     decode_speedup = case.mean_acceptance_length / predicted(case).r
     assert (decode_speedup > 1) == (case.speedup > 1), (case.thread, decode_speedup, case.speedup)

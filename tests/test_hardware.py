@@ -33,6 +33,7 @@ from simulator.hardware import (
     override,
 )
 from simulator.hardware.assumed_all_reduce import assumed_all_reduce
+from simulator.hardware.defaults import LAYER_KINDS
 from simulator.serving_engine import find_engine
 from simulator.spec import Document, SpecError, check, parse_yaml
 
@@ -250,8 +251,28 @@ def test_a_mistake_in_a_profile_is_named_with_its_line(tmp_path: Path, old: str,
 
 def test_what_a_profile_leaves_out_is_assumed_and_doubted() -> None:
     coefficients = find_hardware("mi355x").coefficients
-    assert {quantity.source for _, quantity in quantities(coefficients)} == {"assumed"}
+    own = [(name, quantity) for name, quantity in quantities(coefficients) if name not in LAYER_KINDS]
+    assert {quantity.source for _, quantity in own} == {"assumed"}
     assert coefficients.memory_bandwidth_fraction.doubt == 0.2
+
+
+def test_a_gap_between_replayed_kernels_is_paid_under_engines_that_replay_graphs() -> None:
+    """Some seven kernels a layer and more: two milliseconds a pass of 40 layers on a Strix Halo."""
+    hardware, target = find_hardware("strix_halo"), find_model("Qwen/Qwen3.5-35B-A3B")
+    gap = hardware.coefficients.replay_gap_s
+    assert gap is not None
+    without = replace(hardware, coefficients=hardware.coefficients.model_copy(update={"replay_gap_s": None}))
+
+    def step_s(device: Hardware, engine: str) -> float:
+        return (
+            Deployment(device, find_engine(engine), target, weights="int4")
+            .target_cost()
+            .price(uniform_pass(1, 1, 400, None))
+            .seconds
+        )
+
+    assert 7 * 40 * gap.value < step_s(hardware, "vllm") - step_s(without, "vllm") < 20 * 40 * gap.value
+    assert step_s(hardware, "llamacpp") == step_s(without, "llamacpp")
 
 
 def _overridden(text: str) -> Hardware:

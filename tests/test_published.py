@@ -116,8 +116,7 @@ def test_choosing_by_predicted_speedup_costs_little_and_orders_pairs(shipped: li
     ]
     apart = [(measured > 0) == (predicted > 0) for measured, predicted in pairs if abs(measured) > math.log(1.05)]
     assert len(apart) > 200
-    # Twelve of 294 are not ordered as measured: six of MOE alone, and since D3's recurrent layers cost less one of its pairs.
-    assert np.mean(apart) >= 0.955
+    assert np.mean(apart) >= 0.96
 
 
 def test_shipped_constants_are_near_the_fit(fit_of_all: tuple[EngineFit, Fit]) -> None:

@@ -100,8 +100,12 @@ class Deployment:
 
     def target_cost(self) -> ForwardCost:
         return ForwardCost(
-            self.target, self.hardware, self.engine, self.tensor_parallel_size, self.weights, self.kv_cache, self.parallelism
-        )
+            self.target, self._run_by_engine(self.hardware), self.engine, self.tensor_parallel_size, self.weights, self.kv_cache,
+            self.parallelism,
+        )  # fmt: skip
+
+    def _run_by_engine(self, hardware: Hardware) -> Hardware:
+        return hardware if self.engine.graphs is None else hardware.replaying
 
     def draft_cost(self) -> ForwardCost | None:
         """Passes of the drafter: on its own device, or beside the target, where it runs whole in the last pipeline stage."""
@@ -110,11 +114,13 @@ class Deployment:
         if self.remote_draft is not None:
             where = self.remote_draft
             return ForwardCost(
-                self.drafter, where.hardware, self.engine, where.tensor_parallel_size, self.drafter_weights, self.kv_cache
-            )
+                self.drafter, self._run_by_engine(where.hardware), self.engine, where.tensor_parallel_size, self.drafter_weights,
+                self.kv_cache,
+            )  # fmt: skip
         size = self.draft_tensor_parallel_size
         return ForwardCost(
-            self.drafter, self.hardware, self.engine, size, self.drafter_weights, self.kv_cache, self._draft_parallelism(),
+            self.drafter, self._run_by_engine(self.hardware), self.engine, size, self.drafter_weights, self.kv_cache,
+            self._draft_parallelism(),
             captured=self.method not in self.engine.uncaptured_draft_methods and not self.engine.rounds_in_pieces(self.hardware),
         )  # fmt: skip
 

@@ -28,7 +28,8 @@ class Coefficients(Spec):
     for every query head (PyTorch with a mask), seconds per copied byte beyond those that the caches hold.
     elementwise_overhead_s: one small kernel (norm, rotary embedding, activation, KV write). host_time_factor: how long the
     host beside it takes for the same launches and the same Python, over the hosts that engines' constants were measured on.
-    sampling_bandwidth_fraction: of passes over logits; absent: as for weights.
+    sampling_bandwidth_fraction: of passes over logits; absent: as for weights. replay_gap_s: what passes between the kernels of a
+    graph that is replayed beyond all this; absent: nothing.
 
     expert_*: grouped kernels of routed experts: bandwidth as a fraction of the dense one's, time per layer beside it, how much of
     a new choice every further row of one sequence makes (grouped_routing_correlation: a factor on all where routing picks groups
@@ -76,6 +77,7 @@ class Coefficients(Spec):
     gemm_walk_s_per_k_by_type: dict[str, Quantity] = Field(default_factory=dict)
     gemm_walk_longest_s_by_type: dict[str, Quantity] = Field(default_factory=dict)
     sampling_bandwidth_fraction: Quantity | None = None
+    replay_gap_s: Quantity | None = None
 
 
 # Coefficients that are a mapping by compute type.

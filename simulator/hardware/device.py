@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from simulator.hardware.all_reduce import AllReduceCost, AllReduceKind
@@ -28,6 +28,21 @@ class Hardware:
     @property
     def memory_bytes(self) -> float:
         return self.profile.memory_bytes.value
+
+    @cached_property
+    def replaying(self) -> Hardware:
+        """The device as it runs kernels of graphs that are captured and replayed: `replay_gap_s` later each."""
+        gap = self.coefficients.replay_gap_s
+        if gap is None:
+            return self
+
+        def later(quantity: Quantity) -> Quantity:
+            return quantity.model_copy(update={"value": quantity.value + gap.value})
+
+        of_gemms = {dtype: later(each) for dtype, each in self.coefficients.gemm_overhead_s_by_type.items()}
+        changes = {name: later(getattr(self.coefficients, name)) for name in ("gemm_overhead_s", "elementwise_overhead_s")}
+        changed = self.coefficients.model_copy(update={**changes, "gemm_overhead_s_by_type": of_gemms, "replay_gap_s": None})
+        return replace(self, coefficients=changed)
 
     @cached_property
     def bandwidth_bytes_per_s(self) -> float:

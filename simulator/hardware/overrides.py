@@ -51,6 +51,7 @@ class HardwareOverride(Spec):
     elementwise_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     host_time_factor: Annotated[float, Field(gt=0, le=100)] | None = None
     sampling_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
+    replay_gap_s: Annotated[float, Field(ge=0, le=10)] | None = None
     expert_bandwidth_fraction: Annotated[float, Field(gt=0, le=1)] | None = None
     expert_overhead_s: Annotated[float, Field(ge=0, le=10)] | None = None
     expert_row_correlation: Annotated[float, Field(ge=0, le=1)] | None = None
