@@ -206,6 +206,7 @@ def test_new_names_of_keys_mean_the_same_as_old_ones(tmp_path: Path) -> None:
         (None, "bf16"), ({"quant_method": "fp8"}, "fp8"), ({"quant_method": "mxfp4"}, "mxfp4"),
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, "int4"), ({"quant_method": "gptq", "bits": 8}, "int8"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "int4"), ({"quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "w8a16"),
         ({"quant_algo": "MIXED_PRECISION"}, None), ({"quant_method": "gptq", "bits": 3, "group_size": 128}, None),
         ({"config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}}}, "nvfp4"),
         ({"config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 32}}}}, "int4"),

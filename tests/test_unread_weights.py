@@ -40,6 +40,17 @@ NOT_UNDERSTOOD: list[tuple[dict[str, Any], str]] = [
     ({"quantization_config": {"anything": True}}, "a quantization without a method"),
     ({"torch_dtype": "float8_e4m3fn"}, "dtype float8_e4m3fn"),
 ]
+# Configs that people write by hand, or tools that are none of those known.
+ODDLY_WRITTEN: list[dict[str, Any]] = [
+    *(
+        {"quant_method": "compressed-tensors", "config_groups": {"a": group}}
+        for group in (None, [], {"weights": None}, {"weights": "int4"}, {"weights": [4]}, {"weights": {"num_bits": [4]}},
+                      {"weights": {"type": "float", "num_bits": 4, "group_size": [16]}})
+    ),
+    {"group_size": 64, "bits": [4]},
+    {"quant_method": "hqq", "modules_to_not_convert": 5},
+    {"quant_method": "gptq", "bits": {"all": 4}},
+]  # fmt: skip
 ASKED: dict[str, Any] = {"hardware": "h100_sxm", "engine": "vllm", "method": "ngram", "num_speculative_tokens": 3, "batch": 4}
 
 
@@ -48,6 +59,13 @@ def checkpoint(folder: Path, changes: dict[str, Any]) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(CONFIG | changes))
     return folder
+
+
+@pytest.mark.parametrize("quantization", ODDLY_WRITTEN)
+def test_a_quantization_that_is_oddly_written_is_said_not_to_be_understood(quantization, tmp_path):
+    path = checkpoint(tmp_path / "model", {"quantization_config": quantization})
+    assert read_config(path / "config.json").weights is None
+    assert unread_weights(str(path))
 
 
 def scenario(target: object, speculation: str = "{method: ngram, num_speculative_tokens: 3}") -> Scenario:

@@ -77,8 +77,9 @@ def _words(quantization: Config) -> str:
     told = [f"{key} {quantization[key]}" for key in _TYPE_KEYS if isinstance(quantization.get(key), (str, int))]
     groups = quantization.get("config_groups")
     if isinstance(groups, dict):
-        weights = [group.get("weights") or {} for group in groups.values() if isinstance(group, dict)]
-        told += [" ".join(str(each[key]) for key in ("type", "num_bits") if key in each) for each in weights]
+        told += [
+            " ".join(str(each[key]) for key in ("type", "num_bits") if key in each) for each in map(_weights_of, groups.values())
+        ]
     return ", ".join(dict.fromkeys(text[:60] for text in told if text)) or "a quantization without a method"
 
 
@@ -93,30 +94,41 @@ def _quantized(quantization: Config) -> str | None:
         return _ALGORITHMS.get(str(algorithm).upper())
     groups = quantization.get("config_groups")
     if isinstance(groups, dict) and groups:
-        found = {_group_type(group.get("weights") or {}) for group in groups.values()}
+        found = {_group_type(_weights_of(group)) for group in groups.values()}
         return found.pop() if len(found) == 1 else None
     if quantization.get("load_in_4bit"):
         return "int4"
+    if quantization.get("load_in_8bit"):
+        return "w8a16"
+    bits = quantization.get("bits")
     if quantization.get("group_size") and quantization.get("quant_method") is None:  # MLX writes no method
-        return {4: "mlx4", 6: "mlx6", 8: "mlx8"}.get(quantization.get("bits") or 0)
-    if quantization.get("bits") == 8:
+        return {4: "mlx4", 6: "mlx6", 8: "mlx8"}.get(bits) if isinstance(bits, int) else None
+    if bits == 8:
         return "int8"
-    if quantization.get("bits") not in (None, 4) and _METHODS.get(str(quantization.get("quant_method"))) == "int4":
+    if bits not in (None, 4) and _METHODS.get(str(quantization.get("quant_method"))) == "int4":
         return None
     return _METHODS.get(str(quantization.get("quant_method")))
+
+
+def _weights_of(group: object) -> Config:
+    """What a compressed-tensors group says of its weights; nothing where it is not written as one."""
+    weights = group.get("weights") if isinstance(group, dict) else None
+    return weights if isinstance(weights, dict) else {}
 
 
 def _group_type(weights: Config) -> str | None:
     """Of a compressed-tensors group: 4-bit floats come with a scale per 16 (NVFP4) or 32 (MXFP4) numbers."""
     bits, kind = weights.get("num_bits"), weights.get("type")
     if kind == "float" and bits == 4:
-        return {16: "nvfp4", 32: "mxfp4"}.get(weights.get("group_size") or 0)
-    return {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4"}.get((str(kind), bits or 0))
+        size = weights.get("group_size")
+        return {16: "nvfp4", 32: "mxfp4"}.get(size) if isinstance(size, int) else None
+    return {"float 8": "fp8", "int 8": "int8", "int 4": "int4"}.get(f"{kind} {bits}")
 
 
 def _types(quantization: Config, layers: int) -> dict[str, str]:
     """Type of each part of which the config says something: of the modules it leaves alone, and of those it names one by one."""
-    ignored = [str(name) for key in _IGNORED for name in quantization.get(key) or () if isinstance(name, str)]
+    kept = [names for key in _IGNORED if isinstance(names := quantization.get(key), list)]
+    ignored = [name for names in kept for name in names if isinstance(name, str)]
     named = quantization.get("quantized_layers")
     algorithms = {_in_layer(str(name)): _algorithm(entry) for name, entry in named.items()} if isinstance(named, dict) else {}
     looked_at = sorted({layers * index // _LAYERS_LOOKED_AT for index in range(_LAYERS_LOOKED_AT)} if layers else ())
