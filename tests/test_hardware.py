@@ -243,6 +243,7 @@ def _refused(tmp_path: Path, old: str, new: str) -> str:
             "must be at most 1 (got 87.3)",
         ),
         ("gemm_smoothness: {value: 3.51", "gemm_smoothness: {value: 0.5", "must be at least 1 (got 0.5)"),
+        ("kind: gpu", "peer_to_peer: false\nkind: gpu", "peer_to_peer: goes with link_topology pcie or bridge (got false)"),
     ],
 )
 def test_a_mistake_in_a_profile_is_named_with_its_line(tmp_path: Path, old: str, new: str, must: str) -> None:
@@ -299,6 +300,7 @@ def test_an_override_replaces_one_number_and_leaves_the_rest() -> None:
         ("memory_bandwidth_fraction: 1.2", "hardware.memory_bandwidth_fraction: must be at most 1"),
         ("memory_bandwith_fraction: 0.7", "did you mean memory_bandwidth_fraction?"),
         ("flops_fraction: {fp4: 0.5}", "must be a type this device computes in: bf16, fp16, fp8, int8, fp32"),
+        ("peer_to_peer: false", "goes with link_topology pcie or bridge: NVIDIA H100 SXM is not joined by PCIe"),
     ],
 )
 def test_an_override_that_cannot_be_is_refused_with_its_line(keys: str, must: str) -> None:
@@ -618,6 +620,16 @@ def test_cards_that_do_not_reach_each_other_take_longer_and_have_no_kernel_of_th
     reaching, apart = (_overridden(f"hardware: {{base: rtx_4090, peer_to_peer: {said}}}") for said in ("true", "false"))
     assert apart.all_reduce("custom", 2).alpha_s > 3 * reaching.all_reduce("pcie", 2).alpha_s
     assert "pcie" not in apart.profile.all_reduce
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("h100_sxm", "link_topology"), ("h100_sxm", "link_bandwidth_bytes_per_s"), ("rtx_4090", "peer_to_peer")]
+)
+def test_links_that_are_said_as_they_are_leave_the_measured_table(name: str, key: str) -> None:
+    before = find_hardware(name)
+    said = getattr(before.profile, key)
+    after = _overridden(f"hardware: {{base: {name}, {key}: {str(getattr(said, 'value', said)).lower()}}}")
+    assert after.profile.all_reduce == before.profile.all_reduce
 
 
 def test_a_pair_of_a_mesh_shares_one_link_of_seven() -> None:

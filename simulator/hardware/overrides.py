@@ -10,11 +10,11 @@ from simulator.hardware.assumed_all_reduce import assumed_all_reduce
 from simulator.hardware.coefficients import BY_TYPE
 from simulator.hardware.device import Hardware
 from simulator.hardware.links import pcie_bytes_per_s
-from simulator.hardware.profile import HardwareProfile, LinkTopology
+from simulator.hardware.profile import OVER_PCIE, HardwareProfile, LinkTopology
 from simulator.hardware.quantity import Quantity
 from simulator.spec import Document, Location, Spec, SpecError
 
-_OF_LINKS = {"link_bandwidth_bytes_per_s", "link_topology", "peer_to_peer"}
+_OF_LINKS = ("link_bandwidth_bytes_per_s", "link_topology", "peer_to_peer")
 
 
 class HardwareOverride(Spec):
@@ -69,7 +69,11 @@ class HardwareOverride(Spec):
 
 
 def override(hardware: Hardware, change: HardwareOverride, document: Document, location: Location = ("hardware",)) -> Hardware:
-    """`hardware` with the coefficients that `change` names replaced. Raises `SpecError` for a type the device lacks."""
+    """`hardware` with the coefficients that `change` names replaced. Raises `SpecError` for a type the device lacks, and for what
+    is said of PCIe where no devices are joined by it."""
+    if change.peer_to_peer is not None and (change.link_topology or hardware.profile.link_topology) not in OVER_PCIE:
+        must = f"goes with link_topology {' or '.join(OVER_PCIE)}: {hardware.name} is not joined by PCIe"
+        raise SpecError([document.problem((*location, "peer_to_peer"), must, change.peer_to_peer)])
     given = {name: value for name, value in change.model_dump(exclude_none=True).items() if name != "base"}
     profile: dict[str, object] = {}
     coefficients: dict[str, object] = {}
@@ -89,10 +93,15 @@ def override(hardware: Hardware, change: HardwareOverride, document: Document, l
         slot = Quantity(value=pcie_bytes_per_s(hardware.profile), source="assumed", note="PCIe x16 of the device's generation")
         profile.setdefault("link_bandwidth_bytes_per_s", slot)
     joined = hardware.profile.model_copy(update=profile)
-    if profile.keys() & _OF_LINKS:
+    if any(_said(getattr(joined, name)) != _said(getattr(hardware.profile, name)) for name in _OF_LINKS):
         # Tables are of the links that were there before.
         joined = joined.model_copy(update={"all_reduce": assumed_all_reduce(joined)})
     return Hardware(hardware.profile_id, joined, hardware.coefficients.model_copy(update=coefficients))
+
+
+def _said(value: object) -> object:
+    """A number without where it is from."""
+    return value.value if isinstance(value, Quantity) else value
 
 
 def _override_flops(

@@ -15,6 +15,8 @@ Kind = Literal["gpu", "unified", "cpu", "accelerator"]
 
 
 LinkTopology = Literal["switch", "mesh", "bridge", "pcie"]
+# Ways to be joined in which some devices, or all, reach each other over PCIe alone.
+OVER_PCIE: tuple[LinkTopology, ...] = ("pcie", "bridge")
 
 
 class HardwareProfile(Spec):

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 
 from simulator.hardware.coefficients import BY_TYPE, Coefficients
-from simulator.hardware.profile import HardwareProfile
+from simulator.hardware.profile import OVER_PCIE, HardwareProfile
 from simulator.hardware.quantity import Quantity
 from simulator.spec import Document, Location, Problem, nearest
 
 
 def _range_problems(profile: HardwareProfile, document: Document) -> list[Problem]:
-    """Numbers that the cost model divides by, and versions it compares."""
+    """Numbers that the cost model divides by, versions it compares, and what is said of links that there are none of."""
     found = []
     for name in (
         "memory_bytes", "memory_bandwidth_bytes_per_s", "inter_node_bandwidth_bytes_per_s", "host_link_bandwidth_bytes_per_s",
@@ -26,6 +26,8 @@ def _range_problems(profile: HardwareProfile, document: Document) -> list[Proble
     if profile.compute_capability is not None and not re.fullmatch(r"[0-9]+(\.[0-9]+)*", profile.compute_capability):
         must = 'must be a version such as "9.0"'
         found.append(document.problem(("compute_capability",), must, profile.compute_capability))
+    if not profile.peer_to_peer and profile.link_topology not in OVER_PCIE:
+        found.append(document.problem(("peer_to_peer",), f"goes with link_topology {' or '.join(OVER_PCIE)}", False))
     for kind, table in profile.all_reduce.items():
         if not table.by_devices or min(table.by_devices) < 2:
             found.append(document.problem(("all_reduce", kind, "by_devices"), "must hold numbers of devices from 2 up"))
