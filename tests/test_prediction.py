@@ -388,6 +388,38 @@ def test_numbers_beyond_reason_spoil_one_row_and_not_the_table(tmp_path):
     assert [found.status for found in predict_table(path)] == ["ok", "unsupported"]
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"tensor_parallel_size": 4, "pipeline_parallel_size": 2, "nodes": 2},
+        {"target_model": "qwen3-30b-a3b", "data_parallel_size": 2, "expert_parallel": "true"},
+        {"method": "draft_model", "draft_model": "llama-3.2-1b", "draft_hardware": "l4", "draft_link_latency_s": 1e-4,
+         "draft_overlap": "true"},
+    ],
+)  # fmt: skip
+def test_every_flag_is_a_column(columns, tmp_path):
+    asked = {"hardware": "h100_sxm", "target_model": "llama-3.1-8b", "method": "eagle3", "num_speculative_tokens": 3, "batch": 8}
+    path = tmp_path / "cases.csv"
+    path.write_text("\n".join(",".join(map(str, line)) for line in (asked | columns, (asked | columns).values())))
+    (by_table,) = predict_table(path)
+    by_flags = predict(**asked | {key: value == "true" or value for key, value in columns.items()})
+    assert by_table.r == by_flags.r != predict(**asked).r
+
+
+def test_a_cell_without_a_column_spoils_its_row_and_a_column_said_twice_the_table(tmp_path):
+    path = tmp_path / "cases.csv"
+    header = "hardware,target,method,num_speculative_tokens,batch,acceptance_rates_per_position"
+    point = "h100_sxm,llama-3.1-8b,eagle3,3,1"
+    path.write_text(f'{header}\n{point},0.8,0.6,0.5\n{point},"0.8,0.6,0.5",,\n')
+    unquoted, quoted = predict_table(path)
+    assert (unquoted.status, quoted.status) == ("unsupported", "ok")
+    assert "more cells than columns" in unquoted.reason
+    for again in ("batch", "target_model"):
+        path.write_text(f"{header},{again}\n{point},,2\n")
+        with pytest.raises(SpecError, match="must be one column"):
+            predict_table(path)
+
+
 # ------------------------------------------------------------------------------------------- what does not belong together
 
 

@@ -17,8 +17,7 @@ Rates = tuple[Annotated[float, Field(ge=0, le=1)], ...]
 
 
 class OperatingPoint(Spec):
-    """One question: hardware, models, method, γ, batch and context. Field names are the columns of `predict --table`, but for
-    those in `FLAGS_ONLY`.
+    """One question: hardware, models, method, γ, batch and context. Field names are the columns of `predict --table`.
 
     batch: sequences that decode on the whole deployment, all data-parallel ranks together. draft_hardware: a device of the
     draft's own, of which there are draft_tensor_parallel_size; draft_link_latency_s, draft_overlap: as in
@@ -75,13 +74,8 @@ class OperatingPoint(Spec):
 
 SWITCHES = ("attention_backend", "deterministic", "graphs", "overlap")
 ACCEPTANCE_FIELDS = ("mean_acceptance_length", "acceptance_rate", "acceptance_rates_per_position", "conditional_acceptance_rates")
-FLAGS_ONLY = (
-    "pipeline_parallel_size", "data_parallel_size", "expert_parallel", "nodes",
-    "draft_hardware", "draft_link_latency_s", "draft_overlap",
-)  # fmt: skip
 REQUIRED = ("hardware", "target_model", "method", "batch")
 FLAGS = {"target_model": "target", "draft_model": "draft"}
-TABLE_FIELDS = tuple(name for name in OperatingPoint.model_fields if name not in FLAGS_ONLY)
 # Other spellings of columns, and of arguments of `predict`.
 ALIASES = {flag: field for field, flag in FLAGS.items()} | {"mean_acceptance_rates_per_position": "acceptance_rates_per_position"}
 

@@ -6,23 +6,31 @@ import csv
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from simulator.prediction.answering import answered
-from simulator.prediction.point import ALIASES, FLAGS, REQUIRED, TABLE_FIELDS, OperatingPoint
+from simulator.prediction.point import ALIASES, FLAGS, REQUIRED, OperatingPoint
 from simulator.prediction.prediction import Prediction
 from simulator.spec import Document, Problem, SpecError, check, nearest, plain_scalar, why_unreadable
+
+
+class TableRow(NamedTuple):
+    """A row as fields of an operating point. beyond: cells that no column is named for."""
+
+    fields: dict[str, Any]
+    document: Document
+    beyond: tuple[str, ...]
 
 
 def predict_table(path: str | Path) -> list[Prediction]:
     """One prediction per row of a CSV file, in order. A row that cannot be priced says why; the others are unaffected.
 
-    Raises `SpecError` where the file cannot be read or lacks a required column.
+    Raises `SpecError` where the file cannot be read, lacks a required column or has two that say the same.
     """
-    return [_predict_row(row, document) for row, document in table_rows(str(path))]
+    return [_predict_row(row) for row in table_rows(str(path))]
 
 
-def table_rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
+def table_rows(path: str) -> Iterable[TableRow]:
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
@@ -31,13 +39,13 @@ def table_rows(path: str) -> Iterable[tuple[dict[str, Any], Document]]:
             if missing:
                 found = [_missing_column(path, name, header) for name in missing]
                 raise SpecError(found[:1] if len(header) <= 1 else found)  # one column: the file is of another kind
+            columns = _columns(path, header)
             for raw in reader:
-                row = {name: _cell(name, raw[name]) for name in _columns(header) if (raw.get(name) or "").strip()}
-                for written, field in ALIASES.items():
-                    if written in row:
-                        row.setdefault(field, row.pop(written))
+                row = {name: _cell(name, raw[name]) for name in columns if (raw.get(name) or "").strip()}
+                row = {ALIASES.get(name, name): value for name, value in row.items()}
                 row.setdefault("id", str(reader.line_num - 1))
-                yield row, Document(path, row, {(): reader.line_num})
+                beyond: Sequence[str] = raw.get(None) or ()
+                yield TableRow(row, Document(path, row, {(): reader.line_num}), tuple(filter(str.strip, beyond)))
     except FileNotFoundError:
         raise SpecError([Problem(path, "", "no such file")]) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -52,9 +60,15 @@ def _missing_column(path: str, name: str, header: Sequence[str]) -> Problem:
     return Problem(f"{path}:1", name, must, "", nearest(name, header))
 
 
-def _columns(header: Iterable[str]) -> list[str]:
-    known = {*TABLE_FIELDS, *ALIASES}
-    return [name for name in header if name in known]
+def _columns(path: str, header: Sequence[str]) -> list[str]:
+    """Those of an operating point; others are the user's own."""
+    found = [name for name in header if name in {*OperatingPoint.model_fields, *ALIASES}]
+    fields = [ALIASES.get(name, name) for name in found]
+    twice = next((name for name, field in zip(found, fields, strict=True) if fields.count(field) > 1), None)
+    if twice is not None:
+        same = [name for name, field in zip(found, fields, strict=True) if field == ALIASES.get(twice, twice)]
+        raise SpecError([Problem(f"{path}:1", twice, "must be one column", ", ".join(same))])
+    return found
 
 
 def _cell(name: str, text: str) -> Any:
@@ -70,10 +84,14 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _predict_row(row: dict[str, Any], document: Document) -> Prediction:
+def _predict_row(row: TableRow) -> Prediction:
     try:
-        return answered(check(OperatingPoint, document), document)
+        if row.beyond:
+            must = "must be left out: there are more cells than columns; a cell with commas in it is quoted"
+            raise SpecError([row.document.problem((), must, ", ".join(row.beyond))])
+        return answered(check(OperatingPoint, row.document), row.document)
     except SpecError as error:
-        return Prediction(str(row.get("id", "")), "unsupported", "; ".join(str(error).splitlines()))
+        return Prediction(str(row.fields["id"]), "unsupported", "; ".join(str(error).splitlines()))
     except ArithmeticError as error:
-        return Prediction(str(row.get("id", "")), "unsupported", f"a number is too large or too small to compute with: {error}")
+        why = f"a number is too large or too small to compute with: {error}"
+        return Prediction(str(row.fields["id"]), "unsupported", why)

@@ -51,7 +51,7 @@ def published_cases(table: str = BUILT_ON) -> tuple[PublishedCase, ...]:
     path = table_path(table)
     with path.open(encoding="utf-8", newline="") as file:
         told = list(csv.DictReader(file))
-    points = [check(OperatingPoint, document) for _, document in table_rows(str(path))]
+    points = [check(OperatingPoint, row.document) for row in table_rows(str(path))]
     return tuple(
         PublishedCase(row["family"], row["citation"], point, float(row["measured_speedup"]), table)
         for row, point in zip(told, points, strict=True)
