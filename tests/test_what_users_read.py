@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from simulator import simulate
 from simulator.__main__ import main
+from simulator.cost.spread import Estimate
 from simulator.questions.schedule import schedule
 from simulator.reports.best_for import best_for_run, best_for_schedule
 from simulator.reports.schedule import schedule_sentences
 from simulator.reports.variants import run_table
 from simulator.reports.verdict import headline
 from simulator.scenario import load_scenario
+from simulator.serving.record import RequestRecords
 from simulator.simulation import leading
 from simulator.simulation.verdict import worth_of
 from tests.test_capacity import BASE, scenario
@@ -51,6 +55,9 @@ def test_users_who_wait_are_not_sent_to_capacity_which_is_of_open_loops():
 def test_goodput_that_cannot_rise_is_said_to():
     loose = simulate(scenario(workload=FEW, service_level={"tpot_p90_s": 1.0}))
     assert "100.0 % of the requests are within the service level: goodput has nothing to gain" in " ".join(headline(loose))
+    # A hair of goodput lost is no reason to leave speculation off where tokens come sooner.
+    lost = replace(loose.best, gain=Estimate(0.998, 0.99, 1.002))
+    assert "no speculation" not in best_for_run(loose, lost)
     tight = simulate(scenario(workload=FEW, service_level={"tpot_p90_s": 0.0071}))
     assert tight.best.metric == "goodput"
     assert "nothing to gain" not in " ".join(headline(tight))
@@ -139,5 +146,10 @@ def test_where_goodput_has_nothing_to_gain_what_is_quickest_and_keeps_it_is_name
     assert {comparison.verdict for comparison in met.comparisons} == {"close"}
     assert met.best.variant.gamma == without.best.variant.gamma > 1
     assert leading(loose)[0].shape.steps == met.best.variant.gamma
+    limit_s = float(np.quantile(RequestRecords.of(without.plain.result.records).tpot_s, 0.97))
+    few_outside = scenario(**several, service_level={"tpot_p90_s": limit_s})
+    assert "goodput has too little to gain" in " ".join(headline(nearly := simulate(few_outside)))
+    assert nearly.best.variant.gamma == leading(few_outside)[0].shape.steps == without.best.variant.gamma
+    assert "too little to gain" in schedule(few_outside, held_out=2).remark
     assert worth_of(0.9, 2.0, True) == 0.9  # quicker, but it loses the level
     assert worth_of(1.2, 2.0, False) == 1.2

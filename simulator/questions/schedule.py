@@ -15,10 +15,10 @@ from simulator.cost.spread import Estimate
 from simulator.draft_policy import ByBatch
 from simulator.questions.break_even import BATCHES, contexts_around, own_context
 from simulator.questions.schedule_prices import Range, ScheduleCell, SchedulePrices, cells_at, table_at
-from simulator.questions.schedule_worth import FEWEST_MOVED, GOODPUT, Judge, Way, held_out_gain, judge_of, records_of
+from simulator.questions.schedule_worth import GOODPUT, Judge, Way, held_out_gain, judge_of, records_of
 from simulator.scenario import Scenario
 from simulator.serving.record import RequestRecords
-from simulator.simulation import LEAST_EFFECT, Progress, Server, chosen, verdict_of
+from simulator.simulation import FEWEST_MOVED, LEAST_EFFECT, Progress, Server, chosen, verdict_of
 from simulator.spec import Problem, SpecError
 from simulator.validity import standing_notes
 

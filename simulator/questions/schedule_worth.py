@@ -18,7 +18,7 @@ from simulator.scenario import Scenario
 from simulator.serving import paired_ratio, summarise
 from simulator.serving.metrics import WARM_UP_FRACTION, Value, good_share, is_good
 from simulator.serving.record import RequestRecords
-from simulator.simulation import LEAST_EFFECT, Server, require_served
+from simulator.simulation import LEAST_EFFECT, Server, nearly_all, require_served, room_in_words
 from simulator.simulation.paths import Paths
 from simulator.spec import SpecError
 from simulator.theory import student_t_quantile
@@ -28,8 +28,6 @@ PER_TOKEN = "mean time per output token"
 END_TO_END = "mean end-to-end latency"
 PER_USER = "output rate per user"
 GOODPUT = "goodput"
-# Which of so few requests come within a service level is chance; where nearly all do, fewer that do not tell nothing apart.
-FEWEST_MOVED, NEARLY_ALL = 10, 0.95
 Way = tuple[str, int | None]
 """A method and its fixed γ, None for its table; 0 = no speculation, of no method."""
 
@@ -100,13 +98,9 @@ def judge_of(scenario: Scenario, plain: RequestRecords, runs: Sequence[RequestRe
     if max(shares) == 0:
         whole = by_time if arrivals.users is not None else Judge(scenario, END_TO_END, lambda records: records.e2e_latency_s)
         return replace(whole, remark="no request is within the service level, with any γ or without")
-    outside = (1 - shares[0]) * (1 - WARM_UP_FRACTION) * len(plain)
-    nothing = shares[0] >= 1 - LEAST_EFFECT
-    if (nothing or (outside < FEWEST_MOVED and shares[0] >= NEARLY_ALL)) and arrivals.users is None:
+    if nearly_all(shares[0], len(plain)) and arrivals.users is None:
         within = f"{100 * shares[0]:.1f} % of the requests are within the service level without speculation"
-        return replace(
-            by_time, kept=level, remark=f"{within}, so that goodput has {'nothing' if nothing else 'too little'} to gain"
-        )
+        return replace(by_time, kept=level, remark=f"{within}, so that goodput has {room_in_words(shares[0])} to gain")
     return Judge(scenario, GOODPUT, by_time.time if arrivals.users is not None else None, level)
 
 

@@ -18,7 +18,7 @@ from simulator.simulation import TIE, Comparison, SimulationResult, name_of_way
 
 # From this share of what a server finishes queues and full batches decide which γ is best, no longer single answers.
 FILLED = 0.5
-FILLED_COPIES = "Where copies are filled, what capacity names"
+FILLED_COPIES = "For filled copies set what capacity names"
 
 
 def best_for_run(result: SimulationResult, taken: Comparison) -> str:
@@ -26,12 +26,12 @@ def best_for_run(result: SimulationResult, taken: Comparison) -> str:
     scenario, share = result.scenario, result.plain.offered_share
     closed = scenario.file.workload.arrivals.users is not None
     filled = "" if closed or math.isinf(share) else f" ({100 * share:.0f} % of what a plain server finishes)"
-    table = "where schedule finds that a table pays, the table."
+    table = "where the load swings, schedule says whether a table by batch pays."
     elsewhere = (
         f"W{table[1:]}" if closed else f"{FILLED_COPIES}; {table}"
     )  # users who wait fill nothing: capacity is of open loops
     traffic, ways = f"{traffic_in_words(scenario)}{filled}", ways_compared(scenario)
-    if taken.gain.value < 1:
+    if taken.worth < 1:
         return f"Best at {traffic}: no speculation. {elsewhere}"
     if len(ways) == 1:
         others = ["schedule tries every γ"] * bool(scenario.gammas) + ["capacity says what filled copies carry"] * (not closed)

@@ -11,7 +11,7 @@ from simulator.printed_numbers import significant, times
 from simulator.reports.best_for import best_for_run, tie_in_words
 from simulator.serving.metrics import good_share
 from simulator.serving.record import RequestRecords
-from simulator.simulation import Comparison, SimulationResult
+from simulator.simulation import Comparison, SimulationResult, room_in_words
 
 Answer = Literal["win", "lose", "close", "depends", "none"]
 # Metrics whose gain means a larger number; of the others a gain means shorter.
@@ -57,15 +57,14 @@ def headline(result: SimulationResult) -> tuple[str, ...]:
 
 
 def _within_the_level(chosen: Comparison, result: SimulationResult) -> list[str]:
-    """That goodput cannot rise, where nearly all requests are within the service level already."""
+    """That goodput can hardly rise, where all requests, or all but a few, are within the service level already."""
     level = result.scenario.file.service_level
     if level is None or not chosen.nothing_to_gain:
         return []
-    share = 100 * good_share(RequestRecords.of(result.plain.result.records), level)
-    named = " What is quickest and keeps that is named." if len(result.comparisons) > 1 else ""
-    return [
-        f"Without speculation {share:.1f} % of the requests are within the service level: goodput has nothing to gain.{named}"
-    ]
+    share = good_share(RequestRecords.of(result.plain.result.records), level)
+    within = f"Without speculation {100 * share:.1f} % of the requests are within the service level"
+    named = "; the quickest that keeps the level is named" if len(result.comparisons) > 1 else ""
+    return [f"{within}: goodput has {room_in_words(share)} to gain. Judge by the time per output token{named}."]
 
 
 def _tie(chosen: Comparison, result: SimulationResult) -> list[str]:

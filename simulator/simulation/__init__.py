@@ -20,9 +20,10 @@ from simulator.simulation.run import simulate
 from simulator.simulation.saturation import saturation_of
 from simulator.simulation.server import Server, name_of_way, speculative_servers
 from simulator.simulation.variant import Variant, plain_load, require_served
-from simulator.simulation.verdict import LEAST_EFFECT, Verdict, verdict_of
+from simulator.simulation.verdict import FEWEST_MOVED, LEAST_EFFECT, Verdict, nearly_all, room_in_words, verdict_of
 
 __all__ = [
+    "FEWEST_MOVED",
     "LEAST_EFFECT",
     "TIE",
     "Comparison",
@@ -38,10 +39,12 @@ __all__ = [
     "drafted_at",
     "leading",
     "name_of_way",
+    "nearly_all",
     "paired_doubt",
     "plain_load",
     "proposal_share",
     "require_served",
+    "room_in_words",
     "saturation_of",
     "simulate",
     "speculative_servers",

@@ -9,11 +9,13 @@ from simulator.cost.spread import Estimate
 from simulator.printed_numbers import significant
 from simulator.scenario import Scenario
 from simulator.serving import ServingResult, Summary
-from simulator.serving.metrics import good_share, is_good
+from simulator.serving.metrics import WARM_UP_FRACTION, good_share, is_good
 from simulator.serving.record import RequestRecords
 from simulator.simulation.gains import Doubted, Runs
 
 LEAST_EFFECT = 0.005
+# Which of so few requests come within a service level is chance; where nearly all do, fewer that do not tell nothing apart.
+FEWEST_MOVED, NEARLY_ALL = 10, 0.95
 Verdict = Literal["win", "lose", "close"]
 
 
@@ -38,16 +40,32 @@ def judged_gain(scenario: Scenario, runs: Runs) -> tuple[str, Doubted | None]:
 
 
 def nothing_to_gain(scenario: Scenario, plain: ServingResult) -> bool:
-    """Whether nearly all requests are within the service level without speculation, so that goodput cannot rise. In a closed loop
-    it can: quicker answers bring more of them."""
+    """Whether all requests, or all but a few, are within the service level without speculation, so that goodput can hardly rise.
+    In a closed loop it can: quicker answers bring more of them."""
     level = scenario.file.service_level
     if level is None or scenario.file.workload.arrivals.users is not None:
         return False
-    return good_share(RequestRecords.of(plain.records), level) >= 1 - LEAST_EFFECT
+    records = RequestRecords.of(plain.records)
+    return nearly_all(good_share(records, level), len(records))
+
+
+def nearly_all(good: float, requests: int) -> bool:
+    """Whether a share of so many requests leaves too few outside a service level to tell anything apart.
+
+    >>> nearly_all(0.997, 10_000), nearly_all(0.97, 300), nearly_all(0.97, 1_000)
+    (True, True, False)
+    """
+    outside = (1 - good) * (1 - WARM_UP_FRACTION) * requests
+    return good >= 1 - LEAST_EFFECT or (outside < FEWEST_MOVED and good >= NEARLY_ALL)
+
+
+def room_in_words(good: float) -> str:
+    """What goodput has to gain where nearly all requests are within the service level."""
+    return "nothing" if good >= 1 - LEAST_EFFECT else "too little"
 
 
 def worth_of(gain: float, gain_in_time: float, nothing_to_gain: bool) -> float:
-    """By which ways to draft are ranked: their gain; where goodput has nothing to gain, that in time of those that keep it."""
+    """By which ways to draft are ranked: their gain; where goodput has hardly room, that in time of those that keep it."""
     return gain_in_time if nothing_to_gain and gain >= 1 - LEAST_EFFECT else gain
 
 
