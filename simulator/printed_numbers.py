@@ -32,8 +32,8 @@ def percent(share: float) -> str:
 
 
 def unbroken(text: str) -> str:
-    """The text with blanks that no line ends at inside ``γ = 5`` and ``80 %``."""
-    return re.sub(r"(?<=[γτRα*]) = (?=\d)|(?<=\d) (?=%)", lambda space: space[0].replace(" ", "\u00a0"), text)
+    """The text with blanks that no line ends at inside ``γ = 5``, ``γ ≤ 5`` and ``80 %``."""
+    return re.sub(r"(?<=[γτRα*]) [=≤] (?=\d)|(?<=\d) (?=%)", lambda space: space[0].replace(" ", "\u00a0"), text)
 
 
 def milliseconds(seconds: float) -> str:

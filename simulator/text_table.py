@@ -1,4 +1,5 @@
-"""A table as lines of text that fit a width: text wraps between words, numbers never; what is too wide goes on below.
+"""A table as lines of text that fit a width: text wraps between words, numbers and ``γ = 5`` never; what is too wide goes on
+below.
 
 Two blanks stand between columns. A column is of numbers where most of its cells begin with one; it is set to the right.
 """
@@ -9,6 +10,8 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from simulator.printed_numbers import unbroken
 
 GAP = 2
 _NUMBER = re.compile(r"[-+(]?\d")
@@ -53,10 +56,10 @@ class _Column:
 
     @classmethod
     def of(cls, texts: Sequence[str], place: int) -> _Column:
-        heading, *cells = texts
+        heading, *cells = texts = [unbroken(text) for text in texts]
         told = [cell for cell in cells if any(map(str.isalnum, cell))]
         numbers = place > 0 and sum(bool(_NUMBER.match(cell)) for cell in told) > len(told) / 2
-        whole = [word for text in ([heading] if numbers else texts) for word in text.split()] + (cells if numbers else [])
+        whole = [word for text in ([heading] if numbers else texts) for word in text.split(" ")] + (cells if numbers else [])
         return cls(tuple(texts), numbers, max(map(len, whole), default=0), max(map(len, texts)))
 
 
@@ -110,4 +113,4 @@ def _lines(cells: Sequence[Sequence[str]], numbers: Sequence[bool], widths: Sequ
         placed = (
             part.rjust(width) if right else part.ljust(width) for part, right, width in zip(parts, numbers, widths, strict=True)
         )
-        yield (" " * GAP).join(placed).rstrip()
+        yield (" " * GAP).join(placed).replace("\u00a0", " ").rstrip()

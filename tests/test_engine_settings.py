@@ -291,3 +291,19 @@ def test_export_prints_what_to_paste(capsys: pytest.CaptureFixture[str]) -> None
     assert "--gamma" in capsys.readouterr().err
     assert main(["export", "quickstart", "--gamma", "3", "--engine", "vlm"]) == 2
     assert "did you mean vllm?" in capsys.readouterr().err
+
+
+def test_a_drafter_that_engines_must_be_told_is_asked_for_where_it_stands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speculation = {"method": "eagle3", "num_speculative_tokens": 3}
+    path = tmp_path / "s.yaml"
+    path.write_text(yaml.safe_dump({**BASE, "speculation": speculation, "acceptance": {"acceptance_rate": 0.6}}))
+    assert main(["export", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "speculation.drafter: must be given" in said
+    assert "--engine" not in said
+    assert main(["schedule", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert told.count("must name its drafter") == 1
+    assert "No setting for vllm, sglang, trtllm" in told

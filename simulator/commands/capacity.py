@@ -86,7 +86,8 @@ def _print_capacity(console: Console, answer: CapacityAnswer) -> None:
     if server is not None:
         found, said = exports_of(server)
         print_snippets(console, found[0].snippets)
-        why = f"{found[0].engine}: {found[0].reason}." if found[0].reason else said and f"{said[:1].upper()}{said[1:]}."
+        lacking = f"No setting for {found[0].engine}: {found[0].reason}."
+        why = lacking if found[0].reason else said and f"{said[:1].upper()}{said[1:]}."
         minded = [f"Mind: {note}." for snippet in found[0].snippets for note in snippet.notes]
         print_notes(console, [*([why] if why else []), *minded], [])
         console.print()

@@ -7,10 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from simulator.commands.flags import AsJson, ScenarioPath
-from simulator.console import err, print_json
+from simulator.console import err, print_json, print_sentence
 from simulator.spec import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -52,10 +51,10 @@ def export(
         print_json({"schema_version": 1, "snippets": [asdict(snippet) for snippet in found]})
         return
     for note in loaded.warnings:
-        err.print(Text(f"Note: {note}"))
+        print_sentence(err, f"Note: {note}")
     for snippet in found:
         if snippet.file and not step_costs:
             sys.stdout.write(f"# {snippet.file}\n")
         sys.stdout.write(snippet.text.rstrip() + "\n")
         for note in snippet.notes:
-            err.print(Text(note))
+            print_sentence(err, f"Mind: {note}.")

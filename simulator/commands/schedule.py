@@ -51,9 +51,12 @@ def _print_schedule(console: Console, answer: ScheduleAnswer) -> None:
 
     print_verdict(console, schedule_sentences(answer), "bold" if answer.off else "bold green")
     print_titled_tables(console, schedule_tables(answer))
+    reasons: dict[str, list[str]] = {}
     for engine, snippets, reason in schedule_snippets(answer):
-        if reason:
-            print_sentence(console, f"{engine}: {reason}", "dim")
         print_snippets(console, snippets)
+        if reason:
+            reasons.setdefault(reason, []).append(engine)
+    for reason, engines in reasons.items():
+        print_sentence(console, f"No setting for {', '.join(engines)}: {reason}.", "dim")
     console.print()
     print_notes(console, schedule_notes(answer), answer.remarks)

@@ -94,6 +94,10 @@ class NotExpressibleError(ValueError):
     """The engine has no such setting; the text says which."""
 
 
+class UnnamedDrafterError(NotExpressibleError):
+    """Engines load the drafter by its name, and none is given."""
+
+
 def snippets(engine: str, setting: Setting) -> tuple[Snippet, ...]:
     """The setting for one of `ENGINES`. Raises `NotExpressibleError` where the engine cannot do it."""
     found, apart = _with_kernels(engine, _WRITERS[engine](setting), setting.kernels), setting.prompts_apart
@@ -123,7 +127,7 @@ def forced_acceptance(engine: str, setting: Setting, rates: Sequence[float]) -> 
 
 def _named(setting: Setting) -> str | None:
     if setting.method in _NAMED and setting.drafter is None:
-        raise NotExpressibleError(f"method {setting.method} must name its drafter: give the scenario one")
+        raise UnnamedDrafterError(f"method {setting.method} must name its drafter, in speculation.drafter")
     return setting.drafter if setting.method in _NAMED else None
 
 
@@ -252,7 +256,7 @@ def _sglang(setting: Setting) -> tuple[Snippet, ...]:
         flags.append(f"--speculative-num-draft-tokens {setting.num_speculative_tokens + 1}")
     if setting.max_num_seqs is not None:  # Not told, it takes SGLANG_SPECULATIVE_SEQUENCES.
         flags.append(f"--max-running-requests {setting.max_num_seqs}")
-    notes = ("draft tokens count the root: γ + 1 on a chain",)
+    notes = ("--speculative-num-draft-tokens counts the root of the drafts too: γ + 1 on a chain",)
     if setting.by_batch is None:
         return (Snippet("sglang", " ".join(flags), notes=notes),)
     if setting.method not in ("eagle", "eagle3") or (tree is not None and not tree.is_chain):

@@ -10,7 +10,15 @@ import yaml
 
 from simulator.draft_policy import FIXED, SETTABLE, ByBatch, GoodputOptimal, PolicySpec, whole_table
 from simulator.draft_tree import Tree
-from simulator.interchange.engine_settings import ENGINES, NotExpressibleError, PromptsApart, Setting, Snippet, snippets
+from simulator.interchange.engine_settings import (
+    ENGINES,
+    NotExpressibleError,
+    PromptsApart,
+    Setting,
+    Snippet,
+    UnnamedDrafterError,
+    snippets,
+)
 from simulator.reports.page import Block, Code, Text
 from simulator.scenario import Scenario
 from simulator.simulation import Server
@@ -171,5 +179,8 @@ def exported(scenario: Scenario, engine: str | None = None, gamma: int | None = 
         raise SpecError([Problem(where, "", f"must be one of {', '.join(ENGINES)}", repr(name), nearest(name, ENGINES))])
     try:
         return snippets(name, setting_of(scenario, gamma))
+    except UnnamedDrafterError:
+        must = "must be given to be exported: engines load a drafter by its name"
+        raise SpecError([scenario.document.problem(("speculation", "drafter"), must)]) from None
     except NotExpressibleError as reason:
         raise SpecError([Problem("--engine", "", f"must be an engine that can do this: {reason}", name)]) from None
