@@ -186,6 +186,12 @@ def test_a_known_model_in_a_type_that_is_not_is_told_which_of_the_two_is_known(n
     assert find_model("Qwen3-8B-AWQ") == find_model("Qwen3-8B")
 
 
+def test_a_head_named_after_a_known_model_is_no_type_of_its_weights_and_the_heads_of_that_model_are_told():
+    with pytest.raises(SpecError, match=r"known: yuhuili/EAGLE3-LLaMA3\.3-Instruct-70B") as raised:
+        find_model("RedHatAI/Llama-3.3-70B-Instruct-speculator.eagle3", noun="drafter")
+    assert "type of weights" not in str(raised.value)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_type_is_the_nearest_to_itself(name):
     assert find_format(name) == nearest_format(name) == name

@@ -97,6 +97,10 @@ def is_same_model(name: str, model: ModelArchitecture) -> bool:
     return all(getattr(other, size) == getattr(model, size) for size in sizes)
 
 
+# Words in the names of published heads, which often begin with the name of their target.
+_HEADS = ("eagle", "medusa", "hydra", "mtp", "speculator", "accelerator", "dflash", "dspark")
+
+
 def find_model(name: str, where: str = "", key: str = "model", noun: str = "model") -> ModelArchitecture:
     """A model by name or alias, or by path: a YAML file with one model's fields, a Hugging Face config.json or its directory.
 
@@ -119,8 +123,12 @@ def find_model(name: str, where: str = "", key: str = "model", noun: str = "mode
     if why is not None:
         raise SpecError([Problem(where, key, f"must be a model that can be priced: {name} has {why}")])
     base, _, word = name.rpartition("-")
-    if base and resources.normalised(base) in models():
+    head = any(each in word.casefold() for each in _HEADS)
+    if base and resources.normalised(base) in models() and not head:
         must = f"must be a known {noun} or the path of a file: {base} is one, and {word} no known type of weights"
         raise SpecError([Problem(where, key, must, repr(name), base)])
-    spellings = [spelling for model in dict.fromkeys(models().values()) for spelling in (model.name, *model.aliases)]
+    known = [model for model in dict.fromkeys(models().values()) if not head or model.kind == "draft_head"]
+    target = models().get(resources.normalised(base))
+    known = [model for model in known if target is not None and model.base_model == target.name] or known
+    spellings = [spelling for model in known for spelling in (model.name, *model.aliases)]
     raise resources.unknown(where, key, noun, name, spellings)

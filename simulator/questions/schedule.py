@@ -182,7 +182,13 @@ def _method(name: str, scenario: Scenario, contexts: tuple[int, ...] | None) -> 
         must = "must draft chains: a schedule is of γ" if scenario.shapes else "must be given: a schedule is of a method's γ"
         raise SpecError([document.problem(("speculation",), must)])
     if scenario.file.acceptance is None:
-        raise SpecError([document.problem(("acceptance",), "must be given: the best γ depends on it")])
+        raise SpecError(
+            [
+                document.problem(
+                    ("acceptance",), "must be given: the best γ depends on it (specsim list acceptance has what was measured)"
+                )
+            ]
+        )
     warnings = list(standing_notes(scenario))
     prices = SchedulePrices(scenario, warnings)
     own = own_context(scenario)
