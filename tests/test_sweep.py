@@ -576,3 +576,13 @@ def test_a_cell_whose_ends_of_open_acceptance_disagree_is_no_win(capsys: pytest.
     assert main(["sweep", str(path), "--set", "seed=1"]) == 0
     first, *_ = capsys.readouterr().out.splitlines()
     assert first == "1 cell; the best of each cell: 1 depending on acceptance."
+
+
+def test_what_gains_are_gains_in_is_said_where_it_is_not_the_time_per_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "chat.yaml"
+    for level, said in (("", False), ("service_level: {tpot_p90_s: 0.05}\n", True)):
+        path.write_text(SCENARIO + level)
+        assert main(["sweep", str(path), "--set", "workload.arrivals.rate_per_s=2,4"]) == 0
+        assert ("Gains and verdicts are about goodput." in capsys.readouterr().out) == said

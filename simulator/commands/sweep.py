@@ -155,7 +155,13 @@ def _print(console: Console, result: SweepResult, kept: bool) -> None:
     if len(sound) > SHOWN_ROWS:
         more = "" if kept else ": --out FOLDER keeps all, --json prints them"
         console.print(f"{len(sound) - SHOWN_ROWS:,} more rows{more}")
-    print_notes(console, [], _notes(result.grid))
+    print_notes(console, _gained_in(sound), _notes(result.grid))
+
+
+def _gained_in(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What gains are gains in, where that is another thing than the time per output token beside them."""
+    metrics = list(dict.fromkeys(row["metric"] for row in rows if row.get("metric")))
+    return [] if metrics in ([], ["mean time per output token"]) else [f"Gains and verdicts are about {', '.join(metrics)}."]
 
 
 def _notes(grid: Grid) -> list[str]:
