@@ -16,6 +16,7 @@ from simulator.__main__ import main
 from simulator.cost.spread import Estimate
 from simulator.questions.schedule import schedule
 from simulator.reports.best_for import best_for_run, best_for_schedule
+from simulator.reports.run_page import advice
 from simulator.reports.schedule import schedule_sentences
 from simulator.reports.variants import run_table
 from simulator.reports.verdict import headline
@@ -58,6 +59,9 @@ def test_goodput_that_cannot_rise_is_said_to():
     # A hair of goodput lost is no reason to leave speculation off where tokens come sooner.
     lost = replace(loose.best, gain=Estimate(0.998, 0.99, 1.002))
     assert "no speculation" not in best_for_run(loose, lost)
+    assert advice(loose, loose.best).endswith("but time per output token is certainly shorter.")
+    slower = replace(loose.best, tpot=Estimate(1.1, 0.9, 1.3))
+    assert advice(loose, slower).startswith("No gain is certain")
     tight = simulate(scenario(workload=FEW, service_level={"tpot_p90_s": 0.0071}))
     assert tight.best.metric == "goodput"
     assert "nothing to gain" not in " ".join(headline(tight))

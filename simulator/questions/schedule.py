@@ -185,7 +185,7 @@ def _method(name: str, scenario: Scenario, contexts: tuple[int, ...] | None) -> 
         raise SpecError(
             [
                 document.problem(
-                    ("acceptance",), "must be given: the best γ depends on it (specsim list acceptance has what was measured)"
+                    ("acceptance",), "must be given: the best γ depends on it (specsim list acceptance shows what was measured)"
                 )
             ]
         )

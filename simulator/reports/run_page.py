@@ -17,7 +17,7 @@ from simulator.reports.sources import closing_sections, closing_words
 from simulator.reports.variants import run_table
 from simulator.reports.verdict import RATES, Answer, answer, ends, gets_worse, headline, inverse, subject
 from simulator.scenario import Scenario
-from simulator.simulation import Comparison, SimulationResult, speculative_servers
+from simulator.simulation import Comparison, SimulationResult, speculative_servers, verdict_of
 
 OUTCOMES: Mapping[Answer, tuple[str, Tone]] = {
     "win": ("speculation wins", "good"),
@@ -164,6 +164,8 @@ def advice(result: SimulationResult, chosen: Comparison) -> str:
     on = f"Turn it on: {drafting_name(result.scenario, chosen.variant.label)}."
     if worse:
         return f"{on} Mind that {worse} gets worse."
+    if found == "close" and chosen.nothing_to_gain and chosen.tpot is not None and verdict_of(chosen.tpot) == "win":
+        return f"{on} Goodput has hardly room to rise, but time per output token is certainly shorter."
     return on if found == "win" else "No gain is certain; the settings below are those with the largest one."
 
 
