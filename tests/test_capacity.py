@@ -522,3 +522,32 @@ def test_where_no_rate_keeps_the_level_there_is_no_fleet_and_a_lone_variant_begi
     assert len(capacity_tables(none)) == 1
     one = replace(none, rows=(none.rows[0], replace(none.rows[1], sustained=Sustained(Estimate(2.0, 1.9, 2.1), "", (), ()))))
     assert capacity_sentences(one)[0].startswith("γ = 3 carries 2.00")
+
+
+def test_requests_that_are_refused_are_counted_in_rates_and_said():
+    """Half of the requests cost nothing: twice as many may ask, and tokens are those of the other half."""
+    text = """
+hardware: l4
+engine: vllm
+target: {model: qwen3-0.6b}
+speculation: {method: ngram, num_speculative_tokens: 3}
+acceptance: {acceptance_rate: 0.7}
+limits: {max_num_seqs: 1, max_model_len: LONGEST}
+workload:
+  arrivals: {process: constant, rate_per_s: 1}
+  lengths: {prompt: {distribution: uniform, low: 1, high: 200}, output: 5}
+  num_requests: 400
+seed: 1
+"""
+    half, whole = (
+        capacity(scenario_of(parse_yaml(text.replace("LONGEST", longest), "x")), repetitions=1) for longest in ("105", "1000")
+    )
+    told = [warning for warning in half.warnings if "refused on arrival (longer than max_model_len)" in warning]
+    assert len(told) == 1
+    assert not [warning for warning in whole.warnings if "refused" in warning]
+    for few, all_served in zip(half.rows, whole.rows, strict=True):
+        assert few.rate_per_s == pytest.approx(2 * all_served.rate_per_s, rel=0.1)
+        assert few.sustained.at_rate.output_tokens_per_s == pytest.approx(
+            all_served.sustained.at_rate.output_tokens_per_s, rel=0.1
+        )
+        assert few.analytic.rate_per_s > 1.8 * all_served.analytic.rate_per_s

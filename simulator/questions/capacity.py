@@ -18,6 +18,7 @@ from simulator.cost.spread import Z80, Estimate
 from simulator.cost.uncertainty import UncertainPricer
 from simulator.cost.unmeasured import unmeasured_note
 from simulator.planning import Copy, Fleet, PlanningSpec
+from simulator.printed_numbers import significant
 from simulator.questions.mean_load import MeanLoad, mean_load
 from simulator.questions.plain_queue import DRAWN, plain_queue
 from simulator.questions.sustained import RateSearch, Sustained, unit_stream
@@ -137,6 +138,7 @@ def capacity(
     variants = [(PLAIN, Server.of(scenario)), *speculative_servers(scenario, warnings)]
     warnings += [note for _, server in variants for note in unmeasured_note(server.deployment)]
     analytic = [_by_means(server, typical) for _, server in variants]
+    warnings += _refused([server for _, server in variants], typical)
     chosen = _finalists(analytic, [server for _, server in variants], finalists)
     rows: list[CapacityRow] = []
     for index, (label, server) in enumerate(variants):
@@ -233,7 +235,23 @@ def _by_means(server: Server, requests: Sequence[Request]) -> MeanLoad | None:
     if not served:
         why = ", ".join(f"{number} {reason}" for reason, number in Counter(refusals).items())
         raise SpecError([server.scenario.document.problem(("workload",), f"must hold requests that can be served: {why}")])
-    return mean_load(server, served)
+    load = mean_load(server, served)
+    return None if load is None else replace(load, rate_per_s=load.rate_per_s / _served_share(server, requests))
+
+
+def _served_share(server: Server, requests: Sequence[Request]) -> float:
+    """The share of requests that are not refused on arrival: a rate counts all that ask."""
+    return sum(not server.refusal(request) for request in requests) / len(requests)
+
+
+def _refused(servers: Sequence[Server], requests: Sequence[Request]) -> Iterator[str]:
+    """That a rate counts requests which no replica can ever serve."""
+    by_server = [[server.refusal(request) for request in requests] for server in servers]
+    refusals = max(by_server, key=lambda each: sum(map(bool, each)))
+    reasons = Counter(reason for reason in refusals if reason)
+    if reasons:
+        share, why = 100 * reasons.total() / len(requests), ", ".join(reasons)
+        yield f"{significant(share, 2)} % of the requests are refused on arrival ({why}): rates and demand count them too"
 
 
 def _finalists(analytic: Sequence[MeanLoad | None], servers: Sequence[Server], finalists: int) -> set[int]:
@@ -258,6 +276,7 @@ def _simulated(
     progress: Progress | None,
 ) -> CapacityRow:
     saturation = saturation_of(server, typical)
+    saturation = replace(saturation, per_s=saturation.per_s / _served_share(server, typical))
     done = count(1)
 
     def advance() -> None:

@@ -319,6 +319,7 @@ class RateSearch:
         good = None if level is None else 1 - asked.share("good", lambda records: ~is_good(records, level))[0]
         tokens = sum(int(window.measured.column("output_tokens").sum()) for window in windows)
         seconds = sum(window.seconds for window in windows)
+        refused = sum(len(result.records.rejections()) for result in results) / sum(len(result.records) for result in results)
 
         def mean(values: Sequence[float | None]) -> float:
             return float(np.mean([value or 0.0 for value in values]))
@@ -331,7 +332,7 @@ class RateSearch:
             tpot_s=measured.distribution("tpot", lambda records: records.tpot_s),
             e2e_latency_s=measured.distribution("e2e", lambda records: records.e2e_latency_s),
             good_share=good,
-            output_tokens_per_s=rate_per_s * tokens / max(sum(map(len, measured.runs)), 1),
+            output_tokens_per_s=(1 - refused) * rate_per_s * tokens / max(sum(map(len, measured.runs)), 1),
             busy_fraction=mean([load.busy_fraction for load in loads]),
             prefill_share=mean([load.prefill_share for load in loads]),
             drafting_share=mean([load.drafting_share for load in loads]),
