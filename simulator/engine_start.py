@@ -53,6 +53,13 @@ def mixed_heads_note(engine: ServingEngine, switches: KernelSwitches, target: Mo
     return [f"attention_backend {chosen}: what {engine.name} takes for heads of {target.head_dim} and {target.global_head_dim}"]
 
 
+def overlap_note(engine: ServingEngine, switches: KernelSwitches, method: str) -> list[str]:
+    """That rounds are not prepared ahead though overlap is asked for: the switch is about plain steps of recurrent targets."""
+    if not switches.overlap or method not in engine.unoverlapped_methods:
+        return []
+    return [f"overlap: true changes no round of {method}, which {engine.name} does not prepare ahead; other releases may"]
+
+
 def started(engine: ServingEngine, switches: KernelSwitches, longest_context: int | None = None) -> ServingEngine:
     """The engine with these switches, which it must have (`start_faults`).
 

@@ -123,6 +123,18 @@ def test_a_switch_that_an_engine_lacks_is_refused_by_line(
     assert "kernels" in shown
 
 
+@pytest.mark.parametrize(("engine", "unchanged"), [("vllm", True), ("llamacpp", False)])
+def test_overlap_that_changes_no_round_of_the_method_is_said(engine: str, unchanged: bool, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    speculation = {"speculation": {"method": "ngram", "num_speculative_tokens": 3}, "acceptance": {"acceptance_rate": 0.5}}
+    path.write_text(yaml.safe_dump(SCENARIO | speculation | {"engine": engine, "kernels": {"overlap": True}}), encoding="utf-8")
+    asked = {"hardware": "h100_sxm", "target": "llama-3.1-8b", "num_speculative_tokens": 3, "method": "ngram", "engine": engine}
+    said = f"overlap: true changes no round of ngram, which {find_engine(engine).name} does not prepare ahead"
+    for warnings in (load_scenario(path).remarks, predict(**asked, batch=4, overlap=True).warnings):
+        assert any(said in text for text in warnings) is unchanged
+    assert not any("overlap: true" in text for text in predict(**asked, batch=4).warnings)
+
+
 def test_what_a_profile_was_started_with_must_be_among_its_choices(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("based_on: sglang\nschema_version: 1\nstarted_with: {attention_backend: fa9}\n", encoding="utf-8")

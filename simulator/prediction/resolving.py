@@ -12,7 +12,7 @@ from simulator.architecture import ModelArchitecture, find_model, published_weig
 from simulator.cost.deployment import Deployment
 from simulator.cost.parallelism import Parallelism
 from simulator.draft_tree import TREE_EXAMPLES, Tree, read_tree
-from simulator.engine_start import as_it_starts, mixed_heads_note, start_faults, started
+from simulator.engine_start import as_it_starts, mixed_heads_note, overlap_note, start_faults, started
 from simulator.hardware import Hardware, bridge_note, find_hardware
 from simulator.kernel_switches import KernelSwitches
 from simulator.number_format import FORMATS, CacheFormat, nearest_format, read_precision
@@ -52,7 +52,7 @@ def resolve(point: OperatingPoint, document: Document) -> Question:
         raise SpecError([document.problem(("year",), f"must be left out: {point.engine} is one version", point.year)])
     hardware = as_joined(hardware, point, document)
     switches = _switches(point, engine, document)
-    warnings += mixed_heads_note(engine, switches, target)
+    warnings += mixed_heads_note(engine, switches, target) + overlap_note(engine, switches, point.method)
     if (switches := as_it_starts(engine, switches, target)) != KernelSwitches():
         engine = started(engine, switches, point.max_model_len or target.max_position_embeddings)
     _check_uses(point, engine, document)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simulator.architecture import ModelArchitecture, find_model
 from simulator.cost.remote_draft import RemoteDraft
-from simulator.engine_start import as_it_starts, mixed_heads_note, start_faults, started
+from simulator.engine_start import as_it_starts, mixed_heads_note, overlap_note, start_faults, started
 from simulator.hardware import Hardware, find_hardware, override
 from simulator.interchange.request_traces import request_source
 from simulator.kernel_switches import KernelSwitches
@@ -49,6 +49,9 @@ def start_engine(reading: Reading, engine: ServingEngine | None, target: ModelAr
         raise SpecError(problems)
     if target is not None:
         reading.warnings.extend(mixed_heads_note(engine, switches, target))
+    speculation: Speculation | None = reading.sections.get("speculation")
+    if speculation is not None:
+        reading.warnings.extend(overlap_note(engine, switches, speculation.method))
     if (switches := as_it_starts(engine, switches, target)) == KernelSwitches():
         return engine
     limits: LimitsSpec | None = reading.sections.get("limits")
