@@ -18,7 +18,7 @@ from rich.text import Text
 from simulator.printed_numbers import unbroken
 from simulator.spec import Problem, SpecError
 from simulator.text_table import text_tables
-from simulator.whole_file import write_whole
+from simulator.whole_file import replaceable, write_whole
 
 if TYPE_CHECKING:
     from simulator.interchange.engine_settings import Snippet
@@ -130,6 +130,10 @@ def require_writable(path: Path, flag: str) -> None:
     try:
         if path.is_dir():
             raise IsADirectoryError(0, "is a folder")
+        if not replaceable(path):
+            if not os.access(path, os.W_OK):
+                raise PermissionError(0, "permission denied")
+            return
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise _unwritable(path, flag, error) from None

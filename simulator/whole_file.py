@@ -23,7 +23,14 @@ PARTIAL = ".partial-"
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes its place at the end; after an exception there is what was there before. Raises OSError."""
+    """A file to write, which takes its place at the end; after an exception there is what was there before. Raises OSError.
+
+    A device or a pipe (/dev/stdout) is written to as it is: it must not be replaced by a file.
+    """
+    if not replaceable(path):
+        with path.open("wb") as file:
+            yield file
+        return
     prefix = f".{path.name}{PARTIAL}"
 
     def made() -> str:
@@ -40,6 +47,11 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def replaceable(path: Path) -> bool:
+    """Whether a file may take this place: nothing is there, or a file."""
+    return path.is_file() or not path.exists()
 
 
 def write_whole(path: Path, text: str) -> None:

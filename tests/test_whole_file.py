@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from simulator import whole_file
+from simulator.console import require_writable
 from simulator.reports.files import prepare_directory, replace_files
 from simulator.whole_file import partial_folder, write_whole
 
@@ -115,3 +116,18 @@ def test_after_an_exception_there_is_what_was_there_before(broken, tmp_path):
     assert left_in(tmp_path) == ["p.csv"]
     assert (tmp_path / "p.csv").read_text() == "before"
     assert (tmp_path / "p.csv").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
+    """As root a renamed file would take the place of /dev/null or /dev/full."""
+    place = tmp_path / "results"
+    os.mkfifo(place)
+    reader = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        require_writable(place, "--out")
+        write_whole(place, "a,b\n")
+        assert os.read(reader, 100) == b"a,b\n"
+    finally:
+        os.close(reader)
+    assert place.is_fifo()
+    assert not list(tmp_path.glob(".*"))

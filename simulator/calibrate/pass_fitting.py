@@ -109,8 +109,9 @@ def _by_rows(
     tried = list(part.tried)
     smooth_error = math.inf
     if free:
-        found = fit(model.law, free, [*series.first, *others], tolerance=1e-7)
-        smooth_error = _mean_error(partial(model.law, found.values), judges)
+        # Half of the repetitions may leave open what all of them tell.
+        found = _values(model.law, free, [*series.first, *others], tolerance=1e-7)
+        smooth_error = _mean_error(partial(model.law, found), judges)
         tried.append((f"{part.law}, on other repetitions", smooth_error))
     best, best_error = _FORMS[0], math.inf
     for more, parameters in _FORMS:
@@ -130,10 +131,12 @@ def _by_rows(
     return replace(part, law=f"{_BY_ROWS}{best[0]}", fit=known, values=values, row_factors=factors, problem="")
 
 
-def _values(law: Law[Forward], parameters: tuple[Parameter, ...], cells: Observations) -> dict[str, float]:
+def _values(
+    law: Law[Forward], parameters: tuple[Parameter, ...], cells: Observations, tolerance: float = 1e-10
+) -> dict[str, float]:
     """The parameters as `cells` have them; none where they cannot tell."""
     try:
-        return fit(law, parameters, cells).values
+        return fit(law, parameters, cells, tolerance=tolerance).values
     except FitError:
         return {}
 

@@ -7,7 +7,17 @@ from pathlib import Path
 
 from calibration.measurement import Header, MeasurementFile
 from simulator.calibrate.report import FitReport
-from simulator.hardware import Coefficients, Hardware, HardwareProfile, Kind, Quantity, RowFactors, filled, find_hardware
+from simulator.hardware import (
+    LAYER_KINDS,
+    Coefficients,
+    Hardware,
+    HardwareProfile,
+    Kind,
+    Quantity,
+    RowFactors,
+    filled,
+    find_hardware,
+)
 from simulator.spec import check, parse_yaml
 from simulator.whole_file import write_whole
 
@@ -133,11 +143,11 @@ def _threads(header: Header) -> str:
 
 
 def _coefficients(coefficients: Coefficients) -> Iterator[str]:
-    """What was fitted; assumed values are left to the reader's defaults."""
+    """What was fitted; assumed values, and those of layers that no device is asked for, are left to the reader's defaults."""
     for name in Coefficients.model_fields:
         value = getattr(coefficients, name)
         if isinstance(value, Quantity):
-            if value.source != "assumed":
+            if value.source != "assumed" and name not in LAYER_KINDS:
                 yield f"  {name}: {_quantity(value)}"
         elif value is not None:
             fitted = {dtype: item for dtype, item in value.items() if item.source != "assumed"}

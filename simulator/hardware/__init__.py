@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from simulator.hardware.all_reduce import AllReduceCost, AllReduceKind, AllReduceTable
 from simulator.hardware.coefficients import BY_TYPE, Coefficients, GemmRates
-from simulator.hardware.defaults import filled
+from simulator.hardware.defaults import LAYER_KINDS, filled
 from simulator.hardware.device import Hardware
 from simulator.hardware.finding import find_hardware
 from simulator.hardware.links import INTER_NODE, bridge_note
@@ -21,6 +21,7 @@ from simulator.hardware.row_factors import RowFactors
 __all__ = [
     "BY_TYPE",
     "INTER_NODE",
+    "LAYER_KINDS",
     "AllReduceCost",
     "AllReduceKind",
     "AllReduceTable",
