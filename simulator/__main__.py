@@ -22,6 +22,10 @@ if __name__ == "__main__" or basename(sys.argv[0]) == "specsim":
     gc.set_threshold(200_000)
     atexit.register(gc.freeze)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # A thread for every core wakes for a few short products, whose last digits would depend on how many there are. Verbs that run
+    # models keep theirs.
+    if not {"calibrate", "demo", "trace", "validate"} & set(sys.argv[1:2]):
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import threading
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any

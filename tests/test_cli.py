@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -321,3 +322,12 @@ def test_a_report_is_written_though_the_reader_of_the_answer_is_gone(small, tmp_
 def test_a_flag_that_would_change_nothing_or_cannot_be_served_is_refused_at_once(arguments, named, capsys):
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith(named)
+
+
+@pytest.mark.parametrize(("verb", "threads"), [("predict", "1"), ("calibrate", None)])
+def test_products_run_on_one_thread_but_where_models_run(verb, threads):
+    """Their last digits would depend on the number of cores, and waking threads takes a fifth of a short command."""
+    code = f"import os, sys; sys.argv = ['specsim', '{verb}']; import simulator.__main__; print(os.environ.get('OPENBLAS_NUM_THREADS'))"
+    unset = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=unset, check=True)
+    assert done.stdout.strip() == str(threads)
