@@ -107,6 +107,26 @@ def written_too(out: Path | None, write: Callable[[Path], object]) -> Iterator[N
         write(out)
 
 
+def tell(
+    document: Callable[[], dict[str, Any]],
+    show: Callable[[Console], None],
+    *,
+    as_json: bool,
+    out: Path | None,
+    write: Callable[[Path], object],
+    written: str,
+) -> None:
+    """Tells an answer, as JSON or as people read it, and writes it to `out` too, if given; `written` says what lies there."""
+    console = console_of_stdout()
+    with written_too(out, write):
+        if as_json:
+            print_json(document())
+        else:
+            show(console)
+    if out is not None and not as_json:
+        print_written(console, written, out)
+
+
 def print_written(console: Console, what: str, *paths: Path) -> None:
     """Where something was written, in one line however long it is: a path is there to be copied."""
     console.print(f"{what}: {', '.join(map(str, paths))}", soft_wrap=True)

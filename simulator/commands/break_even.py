@@ -9,13 +9,10 @@ from rich.console import Console
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
 from simulator.console import (
-    console_of_stdout,
-    print_json,
     print_notes,
     print_sentence,
     print_titled_tables,
-    print_written,
-    written_too,
+    tell,
 )
 from simulator.spec import SpecError
 
@@ -41,15 +38,15 @@ def break_even(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = Fal
     if out is not None:
         prepare_directory(out)
     answer = question.break_even(loaded)
-    console = console_of_stdout()
-    with written_too(out, lambda folder: write_break_even(answer, folder, methods)):
-        if as_json:
-            best = {} if methods is None else {"best_method": method_map_summary(methods)}
-            print_json({**break_even_summary(answer, methods), **best})
-        else:
-            _print_break_even(console, answer, methods)
-    if out is not None and not as_json:
-        print_written(console, "Report, table and figures", out)
+    best = {} if methods is None else {"best_method": method_map_summary(methods)}
+    tell(
+        lambda: {**break_even_summary(answer, methods), **best},
+        lambda console: _print_break_even(console, answer, methods),
+        as_json=as_json,
+        out=out,
+        write=lambda folder: write_break_even(answer, folder, methods),
+        written="Report, table and figures",
+    )
 
 
 def _print_break_even(console: Console, answer: BreakEven, methods: MethodMap | None) -> None:

@@ -12,16 +12,13 @@ from rich.text import Text
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
 from simulator.console import (
     VERDICT_STYLE,
-    console_of_stdout,
     err,
-    print_json,
     print_notes,
     print_snippets,
     print_table,
     print_verdict,
-    print_written,
     progress_bars,
-    written_too,
+    tell,
 )
 from simulator.spec import Document, Problem, SpecError, check, plain_scalar
 
@@ -58,14 +55,14 @@ def capacity(
         err.print(Text(f"Note: {note}"))
     with progress_bars(quiet=as_json, things="rates") as progress:
         answer = answered(loaded, planning, repetitions=repetitions, progress=progress)
-    console = console_of_stdout()
-    with written_too(out, lambda folder: write_capacity(answer, folder)):
-        if as_json:
-            print_json(capacity_summary(answer))
-        else:
-            _print_capacity(console, answer)
-    if out is not None and not as_json:
-        print_written(console, "Report and data", out)
+    tell(
+        lambda: capacity_summary(answer),
+        lambda console: _print_capacity(console, answer),
+        as_json=as_json,
+        out=out,
+        write=lambda folder: write_capacity(answer, folder),
+        written="Report and data",
+    )
 
 
 def _print_capacity(console: Console, answer: CapacityAnswer) -> None:

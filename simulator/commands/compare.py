@@ -9,14 +9,11 @@ from rich.console import Console
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
 from simulator.console import (
-    console_of_stdout,
-    print_json,
     print_notes,
     print_sentence,
     print_table,
-    print_written,
     progress_bars,
-    written_too,
+    tell,
 )
 
 if TYPE_CHECKING:
@@ -43,14 +40,14 @@ def compare(
     asked = [value.strip() for value in values.split(",") if value.strip()]
     with progress_bars(quiet=as_json, doing="comparing", things="alternatives") as progress:
         answer = comparison.compare(loaded, by, asked, progress)
-    console = console_of_stdout()
-    with written_too(out, lambda folder: write_comparison(answer, folder)):
-        if as_json:
-            print_json(comparison_summary(answer))
-        else:
-            _print_comparison(console, answer)
-    if out is not None and not as_json:
-        print_written(console, "Report and figure", out)
+    tell(
+        lambda: comparison_summary(answer),
+        lambda console: _print_comparison(console, answer),
+        as_json=as_json,
+        out=out,
+        write=lambda folder: write_comparison(answer, folder),
+        written="Report and figure",
+    )
 
 
 def _print_comparison(console: Console, answer: ComparedScenarios) -> None:

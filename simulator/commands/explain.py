@@ -11,15 +11,12 @@ from rich.console import Console
 from simulator.commands.flags import AsJson, OutDir, at_point, takes_point
 from simulator.console import (
     VERDICT_STYLE,
-    console_of_stdout,
-    print_json,
     print_notes,
     print_sentence,
     print_table,
     print_verdict,
-    print_written,
     progress_bars,
-    written_too,
+    tell,
 )
 from simulator.spec import Document, Problem, Spec, SpecError, check, plain_scalar
 
@@ -64,14 +61,15 @@ def explain(
         if gamma is not None:
             raise SpecError([Problem("--gamma", "", "goes with a scenario; otherwise say --num-speculative-tokens", str(gamma))])
         answer = at_point(point, explanation.explain_point)
-    console, name = console_of_stdout(), "" if scenario is None else loaded.name
-    with written_too(out, lambda folder: write_explanation(answer, name, folder)):
-        if as_json:
-            print_json(explanation_summary(answer))
-        else:
-            _print_explanation(console, answer)
-    if out is not None and not as_json:
-        print_written(console, "Report and figures", out)
+    name = "" if scenario is None else loaded.name
+    tell(
+        lambda: explanation_summary(answer),
+        lambda console: _print_explanation(console, answer),
+        as_json=as_json,
+        out=out,
+        write=lambda folder: write_explanation(answer, name, folder),
+        written="Report and figures",
+    )
 
 
 def _print_explanation(console: Console, answer: Explanation) -> None:

@@ -11,13 +11,10 @@ from rich.console import Console
 
 from simulator.commands.flags import AsJson, refuse_idle_counts
 from simulator.console import (
-    console_of_stdout,
-    print_json,
     print_notes,
     print_sentence,
     print_table,
-    print_written,
-    written_too,
+    tell,
 )
 from simulator.number_format import known_format
 from simulator.spec import Problem, SpecError
@@ -62,14 +59,14 @@ def fit_engine(
     found = read_files(files, format, num_speculative_tokens, draft_tokens)
     refuse_idle_counts(found, num_speculative_tokens, draft_tokens)
     answer = server_fit.fit_engine(found.runs, _scenario(scenario, found, settings))
-    console = console_of_stdout()
-    with written_too(out, lambda path: write_engine_profile(answer, files, path)):
-        if as_json:
-            print_json(fit_summary(answer))
-        else:
-            _print_fit(console, answer)
-    if out is not None and not as_json:
-        print_written(console, "Engine profile, for `engine:` of a scenario", out)
+    tell(
+        lambda: fit_summary(answer),
+        lambda console: _print_fit(console, answer),
+        as_json=as_json,
+        out=out,
+        write=lambda path: write_engine_profile(answer, files, path),
+        written="Engine profile, for `engine:` of a scenario",
+    )
 
 
 def _print_fit(console: Console, answer: EngineOfServer) -> None:

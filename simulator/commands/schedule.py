@@ -8,16 +8,13 @@ from rich.console import Console
 
 from simulator.commands.flags import AsJson, OutDir, ScenarioPath
 from simulator.console import (
-    console_of_stdout,
-    print_json,
     print_notes,
     print_sentence,
     print_snippets,
     print_titled_tables,
     print_verdict,
-    print_written,
     progress_bars,
-    written_too,
+    tell,
 )
 
 if TYPE_CHECKING:
@@ -36,14 +33,14 @@ def schedule(scenario: ScenarioPath, out: OutDir = None, as_json: AsJson = False
         prepare_directory(out)
     with progress_bars(quiet=as_json, things="runs") as progress:
         answer = answered(loaded, progress=progress)
-    console = console_of_stdout()
-    with written_too(out, lambda folder: write_schedule(answer, folder)):
-        if as_json:
-            print_json(schedule_summary(answer))
-        else:
-            _print_schedule(console, answer)
-    if out is not None and not as_json:
-        print_written(console, "Report, table and settings", out)
+    tell(
+        lambda: schedule_summary(answer),
+        lambda console: _print_schedule(console, answer),
+        as_json=as_json,
+        out=out,
+        write=lambda folder: write_schedule(answer, folder),
+        written="Report, table and settings",
+    )
 
 
 def _print_schedule(console: Console, answer: ScheduleAnswer) -> None:
