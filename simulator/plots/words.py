@@ -77,21 +77,22 @@ def drafting_name(scenario: Scenario, label: str) -> str:
     return label if scenario.alternatives else f"{speculation_name(scenario)}, {label}"
 
 
-def acceptance_source(scenario: Scenario) -> str:
-    """Where acceptance comes from, of each method; "" without speculation."""
-    each = {name: _acceptance_sources(one) for name, one in scenario.methods}
+def acceptance_source(scenario: Scenario, *, short: bool = False) -> str:
+    """Where acceptance comes from, of each method; "" without speculation. short: without what stands in brackets after it."""
+    each = {name: _acceptance_sources(one, short) for name, one in scenario.methods}
     return "; ".join(f"{name}: {source}" if scenario.alternatives else source for name, source in each.items())
 
 
 def short_acceptance_source(scenario: Scenario) -> str:
     """The same in one line, for a caption."""
-    return textwrap.shorten(acceptance_source(scenario).partition(" (")[0], 110, placeholder=" …")
+    return textwrap.shorten(acceptance_source(scenario, short=True), 110, placeholder=" …")
 
 
-def _acceptance_sources(scenario: Scenario) -> str:
+def _acceptance_sources(scenario: Scenario, short: bool) -> str:
     chains = [Tree.chain(max(scenario.gammas))] if scenario.gammas else []
     shapes = (*chains, *(shape for shape in scenario.shapes if not shape.is_chain))
-    return "; ".join(dict.fromkeys(_acceptance_source(scenario, shape) for shape in shapes))
+    sources = [_acceptance_source(scenario, shape) for shape in shapes]
+    return "; ".join(dict.fromkeys(source.partition(" (")[0] if short else source for source in sources))
 
 
 def _acceptance_source(scenario: Scenario, shape: Tree) -> str:
